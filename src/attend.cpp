@@ -1,0 +1,470 @@
+#include "attend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "quantize.h"
+#include "simd.h"
+
+namespace needle3 {
+namespace {
+
+constexpr uint32_t kLanes = 4;
+// Rows whose scores are reduced together: four sums make one vector.
+constexpr uint32_t kTileRows = 4;
+// Widened int8 keys are taken eight at a time.
+constexpr uint32_t kInt8Multiple = 8;
+
+template <typename T>
+constexpr T roundUp(T n, uint32_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Rows of one kv head for the positions [first, end) of one block, `stride` elements apart and padded with zeros to
+// whole vectors: where they lie if that is so there, else gathered.
+template <typename T>
+struct BlockRows {
+  const T* rows;  // of position `first`
+  size_t stride;
+};
+
+// Hands out pieces of the scratch.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <typename T>
+  T* take(uint64_t count) {
+    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset_);
+    offset_ += roundUp(count * sizeof(T), 16);
+    return piece;
+  }
+  [[nodiscard]] uint64_t bytes() const { return offset_; }
+
+ private:
+  std::byte* base_;
+  uint64_t offset_ = 0;
+};
+
+struct Scratch {
+  Scratch(const AttendShape& shape, Carver& carver)
+      : qkStride(roundUp(size_t{shape.qkHeadDim}, kInt8Multiple)),
+        vStride(roundUp(size_t{shape.vHeadDim}, kLanes)),
+        scoreStride(kBlockPositions + kTileRows) {
+    const uint64_t queryHeads = uint64_t{kQueryRows} * shape.numHeads;
+    const uint64_t group = shape.numHeads / shape.numKvHeads;
+    queries = carver.take<float>(shape.quantizeQuery ? 0 : queryHeads * qkStride);
+    quantizedQueries = carver.take<int16_t>(shape.quantizeQuery ? queryHeads * qkStride : 0);
+    narrowQuery = carver.take<int8_t>(shape.quantizeQuery ? qkStride : 0);
+    scoreScales = carver.take<float>(queryHeads);
+    maxima = carver.take<float>(queryHeads);
+    sums = carver.take<float>(queryHeads);
+    outputs = carver.take<float>(queryHeads * vStride);
+    keys = carver.take<float>(kBlockPositions * qkStride);
+    narrowKeys = carver.take<int8_t>(kBlockPositions * qkStride);
+    values = carver.take<float>(kBlockPositions * vStride);
+    keyScales = carver.take<float>(scoreStride);
+    valueScales = carver.take<float>(scoreStride);
+    weights = carver.take<float>(group * scoreStride);
+  }
+
+  size_t qkStride;
+  size_t vStride;
+  size_t scoreStride;
+
+  float* queries;             // (kQueryRows, numHeads, qkStride), zero-padded
+  int16_t* quantizedQueries;  // the same, of int8 range
+  int8_t* narrowQuery;        // (qkStride)
+  float* scoreScales;         // (kQueryRows, numHeads): what a query's dot products are multiplied by
+  float* maxima;              // (kQueryRows, numHeads): of the scores so far
+  float* sums;                // (kQueryRows, numHeads): Σ e^(score − maximum)
+  float* outputs;             // (kQueryRows, numHeads, vStride): Σ e^(score − maximum) · v
+  float* keys;                // (kBlockPositions, qkStride)
+  int8_t* narrowKeys;         // (kBlockPositions, qkStride)
+  float* values;              // (kBlockPositions, vStride)
+  float* keyScales;           // (scoreStride), by offset in the block
+  float* valueScales;         // (scoreStride), by offset in the block
+  float* weights;             // (group, scoreStride), by offset in the block: scores, then weights
+};
+
+// The part of a run that lies in [first, end).
+struct Piece {
+  const KvRun* run;
+  uint32_t row;     // in the run
+  uint32_t offset;  // from `first`
+  uint32_t rows;
+};
+
+template <typename Visit>
+void forEachPiece(std::span<const KvRun> runs, uint32_t first, uint32_t end, Visit visit) {
+  for (const KvRun& run : runs) {
+    const uint32_t begin = std::max(first, run.first);
+    const uint32_t stop = std::min(end, run.first + run.rows);
+    if (begin < stop) visit(Piece{&run, begin - run.first, begin - first, stop - begin});
+  }
+}
+
+// The head's rows of [first, end) where they lie, if one run holds all and whole vectors need no padding; else null.
+template <typename T>
+const T* rowsInPlace(std::span<const KvRun> runs, const void* KvRun::*array, size_t headDim, size_t multiple,
+                     size_t stride, size_t head, uint32_t first, uint32_t end) {
+  if (headDim % multiple != 0) return nullptr;
+  for (const KvRun& run : runs) {
+    if (run.first <= first && end <= run.first + run.rows) {
+      return static_cast<const T*>(run.*array) + size_t{first - run.first} * stride + head * headDim;
+    }
+  }
+  return nullptr;
+}
+
+// `length` elements, zeros behind them up to `padded`.
+template <typename T>
+void copyPadded(const T* from, size_t length, size_t padded, T* to) {
+  std::memcpy(to, from, length * sizeof(T));
+  std::memset(to + length, 0, (padded - length) * sizeof(T));
+}
+
+void widenPadded(const int8_t* from, size_t length, size_t padded, float* to) {
+  size_t i = 0;
+  for (; i + 8 <= length; i += 8) {
+    const I16x8 wide = loadWidened(from + i);
+    store(to + i, lowToFloat(wide));
+    store(to + i + 4, highToFloat(wide));
+  }
+  for (; i < length; ++i) to[i] = from[i];
+  for (; i < padded; ++i) to[i] = 0;
+}
+
+// ---- scores: kHeads queries against kTileRows keys ----
+
+template <int kHeads>
+void scoreTile(const float* queries, size_t queryStride, const float* const (&keys)[kTileRows], size_t length,
+               F32x4 (&scores)[kHeads]) {
+  F32x4 sums[kHeads][kTileRows];
+  for (auto& row : sums) {
+    for (F32x4& sum : row) sum = splat(0.0F);
+  }
+  for (size_t d = 0; d < length; d += kLanes) {
+    F32x4 key[kTileRows];
+    for (uint32_t r = 0; r < kTileRows; ++r) key[r] = load(keys[r] + d);
+    for (int h = 0; h < kHeads; ++h) {
+      const F32x4 query = load(queries + static_cast<size_t>(h) * queryStride + d);
+      for (uint32_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + query * key[r];
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) scores[h] = horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
+}
+
+// Integer dot products: exact, so their order is free.
+template <int kHeads>
+void scoreTile(const int16_t* queries, size_t queryStride, const int8_t* const (&keys)[kTileRows], size_t length,
+               F32x4 (&scores)[kHeads]) {
+  I32x4 sums[kHeads][kTileRows];
+  for (auto& row : sums) {
+    for (I32x4& sum : row) sum = splat(0);
+  }
+  for (size_t d = 0; d < length; d += kInt8Multiple) {
+    I16x8 key[kTileRows];
+    for (uint32_t r = 0; r < kTileRows; ++r) key[r] = loadWidened(keys[r] + d);
+    for (int h = 0; h < kHeads; ++h) {
+      const I16x8 query = load(queries + static_cast<size_t>(h) * queryStride + d);
+      for (uint32_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + dotPairs(query, key[r]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    scores[h] = toFloat(horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]));
+  }
+}
+
+// Dot products of kHeads queries with `rows` keys, into out[h · outStride + row]. Up to kTileRows − 1 values behind the
+// last row are overwritten.
+template <int kHeads, typename Query, typename Key>
+void scoreHeads(const Query* queries, size_t queryStride, BlockRows<Key> keys, size_t rows, size_t length, float* out,
+                size_t outStride) {
+  for (size_t row = 0; row < rows; row += kTileRows) {
+    const Key* tile[kTileRows];
+    // Past the last row, that one again.
+    for (size_t r = 0; r < kTileRows; ++r) tile[r] = keys.rows + std::min(row + r, rows - 1) * keys.stride;
+    F32x4 scores[kHeads];
+    scoreTile<kHeads>(queries, queryStride, tile, length, scores);
+    for (int h = 0; h < kHeads; ++h) store(out + static_cast<size_t>(h) * outStride + row, scores[h]);
+  }
+}
+
+// ---- values: kHeads weighted sums of kVectors vectors of the block's rows ----
+
+// out[h][d] = out[h][d] · decay[h] + Σ_row weights[h][row] · values[row][d]
+template <int kHeads, int kVectors>
+void accumulateTile(const float* weights, size_t weightStride, BlockRows<float> values, size_t rows, const float* decay,
+                    float* out, size_t outStride) {
+  F32x4 sums[kHeads][kVectors];
+  for (auto& row : sums) {
+    for (F32x4& sum : row) sum = splat(0.0F);
+  }
+  const float* value = values.rows;
+  for (size_t row = 0; row < rows; ++row, value += values.stride) {
+    F32x4 weight[kHeads];
+    for (int h = 0; h < kHeads; ++h) weight[h] = loadSplat(weights + static_cast<size_t>(h) * weightStride + row);
+    for (int d = 0; d < kVectors; ++d) {
+      const F32x4 lanes = load(value + static_cast<size_t>(d) * kLanes);
+      for (int h = 0; h < kHeads; ++h) sums[h][d] = sums[h][d] + weight[h] * lanes;
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    const F32x4 factor = splat(decay[h]);
+    for (int d = 0; d < kVectors; ++d) {
+      float* lanes = out + static_cast<size_t>(h) * outStride + static_cast<size_t>(d) * kLanes;
+      store(lanes, load(lanes) * factor + sums[h][d]);
+    }
+  }
+}
+
+template <int kHeads>
+void accumulateHeads(const float* weights, size_t weightStride, BlockRows<float> values, size_t rows, size_t length,
+                     const float* decay, float* out, size_t outStride) {
+  size_t d = 0;
+  for (; d + 4 * kLanes <= length; d += 4 * kLanes) {
+    accumulateTile<kHeads, 4>(weights, weightStride, {values.rows + d, values.stride}, rows, decay, out + d, outStride);
+  }
+  for (; d < length; d += kLanes) {
+    accumulateTile<kHeads, 1>(weights, weightStride, {values.rows + d, values.stride}, rows, decay, out + d, outStride);
+  }
+}
+
+// Calls visit.operator()<kHeads>(head) for pairs of heads and a last single one.
+template <typename Visit>
+void forEachHeadTile(uint32_t heads, Visit visit) {
+  uint32_t head = 0;
+  for (; head + 2 <= heads; head += 2) visit.template operator()<2>(head);
+  if (head < heads) visit.template operator()<1>(head);
+}
+
+// ---- softmax over one head's part of one block ----
+
+// Turns dot products at offsets [begin, end) of a block into weights e^(score − maximum), with the running maximum of
+// the head; adds their sum, and gives the factor by which what was summed before decays.
+//
+// Offsets are lanes of vectors aligned in the block; those outside [begin, end) weigh nothing, so that the order of
+// summation depends on positions only.
+float softmaxBlock(float* scores, size_t begin, size_t end, float scale, const float* keyScales,
+                   const float* valueScales, float* maximumSoFar, float* sum) {
+  const size_t alignedBegin = begin / kLanes * kLanes;
+  const size_t alignedEnd = roundUp(end, kLanes);
+  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+  F32x4 blockMaximum = splat(*maximumSoFar);
+  const F32x4 scales = splat(scale);
+  for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
+    F32x4 scaled = load(scores + i);
+    if (keyScales != nullptr) scaled = scaled * load(keyScales + i);
+    store(scores + i, scaled * scales);
+    for (size_t lane = i; lane < begin; ++lane) scores[lane] = kMasked;
+    for (size_t lane = std::max(end, i); lane < i + kLanes; ++lane) scores[lane] = kMasked;
+    blockMaximum = maximum(blockMaximum, load(scores + i));
+  }
+  const float newMaximum = horizontalMaximum(blockMaximum);
+  const float decay = firstLane(expOfNonPositive(splat(*maximumSoFar - newMaximum)));
+  *maximumSoFar = newMaximum;
+
+  const F32x4 subtracted = splat(newMaximum);
+  F32x4 blockSum = splat(0.0F);
+  for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
+    F32x4 weight = expOfNonPositive(load(scores + i) - subtracted);
+    blockSum = blockSum + weight;
+    if (valueScales != nullptr) weight = weight * load(valueScales + i);
+    store(scores + i, weight);
+  }
+  *sum = *sum * decay + horizontalSum(blockSum);
+  return decay;
+}
+
+}  // namespace
+
+bool AttendWorkspace::reserve(uint64_t bytes) { return bytes + 16 <= bytes_.size() || bytes_.allocate(bytes + 16); }
+
+std::byte* AttendWorkspace::data() {
+  const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+  return bytes_.data() + (roundUp(address, 16) - address);
+}
+
+uint64_t attendScratchBytes(const AttendShape& shape) {
+  Carver carver(nullptr);
+  const Scratch scratch(shape, carver);
+  return carver.bytes();
+}
+
+namespace {
+
+class Attention {
+ public:
+  Attention(const AttendShape& shape, std::span<const KvRun> runs, Carver& carver)
+      : shape_(shape), runs_(runs), scratch_(shape, carver), group_(shape.numHeads / shape.numKvHeads) {}
+
+  // At most kQueryRows queries.
+  void run(const float* queries, uint32_t rows, uint32_t position, uint32_t cap, float* out) {
+    prepareQueries(queries, rows);
+    const auto firstOf = [cap](uint32_t p) { return p + 1 > cap ? p + 1 - cap : 0; };
+    const uint32_t last = position + rows - 1;
+    for (uint32_t block = firstOf(position) / kBlockPositions; block <= last / kBlockPositions; ++block) {
+      const uint32_t blockFirst = block * kBlockPositions;
+      const uint32_t first = std::max(blockFirst, firstOf(position));
+      const uint32_t end = std::min(blockFirst + kBlockPositions, last + 1);
+      for (uint32_t kvHead = 0; kvHead < shape_.numKvHeads; ++kvHead) {
+        loadBlock(kvHead, blockFirst, first, end);
+        for (uint32_t row = 0; row < rows; ++row) {
+          const uint32_t begin = std::max(first, firstOf(position + row));
+          const uint32_t stop = std::min(end, position + row + 1);
+          if (begin < stop) attendBlock(row, kvHead, blockFirst, first, begin, stop);
+        }
+      }
+    }
+    finish(rows, out);
+  }
+
+ private:
+  // Pads queries (f32) or quantises and widens them, and starts the sums.
+  void prepareQueries(const float* queries, uint32_t rows) {
+    const size_t heads = size_t{rows} * shape_.numHeads;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.qkHeadDim));
+    for (size_t head = 0; head < heads; ++head) {
+      const float* query = queries + head * shape_.qkHeadDim;
+      scratch_.scoreScales[head] = scale;
+      if (shape_.quantizeQuery) {
+        int16_t* wide = scratch_.quantizedQueries + head * scratch_.qkStride;
+        scratch_.scoreScales[head] = quantizeRow(query, shape_.qkHeadDim, scratch_.narrowQuery) * scale;
+        std::copy(scratch_.narrowQuery, scratch_.narrowQuery + shape_.qkHeadDim, wide);
+        std::fill(wide + shape_.qkHeadDim, wide + scratch_.qkStride, int16_t{0});
+      } else {
+        copyPadded(query, shape_.qkHeadDim, scratch_.qkStride, scratch_.queries + head * scratch_.qkStride);
+      }
+    }
+    std::fill(scratch_.maxima, scratch_.maxima + heads, -std::numeric_limits<float>::infinity());
+    std::fill(scratch_.sums, scratch_.sums + heads, 0.0F);
+    std::fill(scratch_.outputs, scratch_.outputs + heads * scratch_.vStride, 0.0F);
+  }
+
+  // Points keys_, narrowKeys_ and values_ at the kv head's rows of [first, end).
+  void loadBlock(uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t end) {
+    const size_t qkDim = shape_.qkHeadDim;
+    const size_t vDim = shape_.vHeadDim;
+    const size_t keyStride = size_t{shape_.numKvHeads} * qkDim;
+    const size_t valueStride = size_t{shape_.numKvHeads} * vDim;
+    const auto headRow = [kvHead](const auto* array, size_t row, size_t stride, size_t dim) {
+      return array + row * stride + kvHead * dim;
+    };
+
+    if (shape_.precision == Precision::kF32) {
+      keys_ = {rowsInPlace<float>(runs_, &KvRun::keys, qkDim, kLanes, keyStride, kvHead, first, end), keyStride};
+      values_ = {rowsInPlace<float>(runs_, &KvRun::values, vDim, kLanes, valueStride, kvHead, first, end), valueStride};
+    } else {
+      keys_.rows = nullptr;
+      values_.rows = nullptr;
+      narrowKeys_ = {rowsInPlace<int8_t>(runs_, &KvRun::keys, qkDim, kInt8Multiple, keyStride, kvHead, first, end),
+                     keyStride};
+    }
+    const bool gatherKeys = shape_.quantizeQuery ? narrowKeys_.rows == nullptr : keys_.rows == nullptr;
+    const bool gatherValues = values_.rows == nullptr;
+
+    forEachPiece(runs_, first, end, [&](const Piece& piece) {
+      const KvRun& run = *piece.run;
+      for (uint32_t r = 0; r < piece.rows; ++r) {
+        const uint32_t row = piece.row + r;
+        const size_t at = piece.offset + r;
+        if (shape_.precision == Precision::kF32) {
+          if (gatherKeys) {
+            copyPadded(headRow(static_cast<const float*>(run.keys), row, keyStride, qkDim), qkDim, scratch_.qkStride,
+                       scratch_.keys + at * scratch_.qkStride);
+          }
+          if (gatherValues) {
+            copyPadded(headRow(static_cast<const float*>(run.values), row, valueStride, vDim), vDim, scratch_.vStride,
+                       scratch_.values + at * scratch_.vStride);
+          }
+          continue;
+        }
+        const int8_t* key = headRow(static_cast<const int8_t*>(run.keys), row, keyStride, qkDim);
+        if (gatherKeys && shape_.quantizeQuery) {
+          copyPadded(key, qkDim, scratch_.qkStride, scratch_.narrowKeys + at * scratch_.qkStride);
+        } else if (gatherKeys) {
+          widenPadded(key, qkDim, scratch_.qkStride, scratch_.keys + at * scratch_.qkStride);
+        }
+        widenPadded(headRow(static_cast<const int8_t*>(run.values), row, valueStride, vDim), vDim, scratch_.vStride,
+                    scratch_.values + at * scratch_.vStride);
+        const size_t offset = first - blockFirst + at;
+        scratch_.keyScales[offset] = run.keyScales[size_t{row} * shape_.numKvHeads + kvHead];
+        scratch_.valueScales[offset] = run.valueScales[size_t{row} * shape_.numKvHeads + kvHead];
+      }
+    });
+    if (gatherKeys && shape_.quantizeQuery) {
+      narrowKeys_ = {scratch_.narrowKeys, scratch_.qkStride};
+    } else if (gatherKeys) {
+      keys_ = {scratch_.keys, scratch_.qkStride};
+    }
+    if (gatherValues) values_ = {scratch_.values, scratch_.vStride};
+  }
+
+  // Adds positions [begin, end) of the loaded block, whose rows start at `first`, to one query's sums.
+  void attendBlock(uint32_t row, uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t begin, uint32_t end) {
+    const size_t head0 = size_t{row} * shape_.numHeads + size_t{kvHead} * group_;
+    const size_t rows = end - begin;
+    const size_t skipped = begin - first;
+    const size_t offset = begin - blockFirst;
+    const bool isInt8 = shape_.precision == Precision::kInt8;
+
+    forEachHeadTile(group_, [&]<int kHeads>(uint32_t head) {
+      float* scores = scratch_.weights + head * scratch_.scoreStride + offset;
+      if (shape_.quantizeQuery) {
+        scoreHeads<kHeads>(scratch_.quantizedQueries + (head0 + head) * scratch_.qkStride, scratch_.qkStride,
+                           BlockRows<int8_t>{narrowKeys_.rows + skipped * narrowKeys_.stride, narrowKeys_.stride}, rows,
+                           roundUp(shape_.qkHeadDim, kInt8Multiple), scores, scratch_.scoreStride);
+      } else {
+        scoreHeads<kHeads>(scratch_.queries + (head0 + head) * scratch_.qkStride, scratch_.qkStride,
+                           BlockRows<float>{keys_.rows + skipped * keys_.stride, keys_.stride}, rows,
+                           roundUp(shape_.qkHeadDim, kLanes), scores, scratch_.scoreStride);
+      }
+      float decay[kHeads];
+      for (int h = 0; h < kHeads; ++h) {
+        const size_t index = head0 + head + static_cast<size_t>(h);
+        decay[h] =
+            softmaxBlock(scratch_.weights + (head + static_cast<size_t>(h)) * scratch_.scoreStride, offset,
+                         offset + rows, scratch_.scoreScales[index], isInt8 ? scratch_.keyScales : nullptr,
+                         isInt8 ? scratch_.valueScales : nullptr, &scratch_.maxima[index], &scratch_.sums[index]);
+      }
+      accumulateHeads<kHeads>(
+          scores, scratch_.scoreStride, BlockRows<float>{values_.rows + skipped * values_.stride, values_.stride}, rows,
+          scratch_.vStride, decay, scratch_.outputs + (head0 + head) * scratch_.vStride, scratch_.vStride);
+    });
+  }
+
+  void finish(uint32_t rows, float* out) {
+    const size_t heads = size_t{rows} * shape_.numHeads;
+    for (size_t head = 0; head < heads; ++head) {
+      const F32x4 sum = splat(scratch_.sums[head]);
+      float* output = scratch_.outputs + head * scratch_.vStride;
+      for (size_t d = 0; d < scratch_.vStride; d += kLanes) store(output + d, load(output + d) / sum);
+      std::copy(output, output + shape_.vHeadDim, out + head * shape_.vHeadDim);
+    }
+  }
+
+  const AttendShape shape_;
+  const std::span<const KvRun> runs_;
+  Scratch scratch_;
+  const uint32_t group_;
+  BlockRows<float> keys_{};
+  BlockRows<int8_t> narrowKeys_{};
+  BlockRows<float> values_{};
+};
+
+}  // namespace
+
+void attend(const AttendShape& shape, std::span<const KvRun> runs, const float* queries, uint32_t rows,
+            uint32_t position, uint32_t cap, float* out, std::byte* scratch) {
+  Carver carver(scratch);
+  Attention attention(shape, runs, carver);
+  for (uint32_t row = 0; row < rows; row += kQueryRows) {
+    attention.run(queries + size_t{row} * shape.numHeads * shape.qkHeadDim, std::min(rows - row, kQueryRows),
+                  position + row, cap, out + size_t{row} * shape.numHeads * shape.vHeadDim);
+  }
+}
+
+}  // namespace needle3
