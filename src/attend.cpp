@@ -11,15 +11,19 @@
 namespace needle3 {
 namespace {
 
-constexpr uint32_t kLanes = 4;
+constexpr size_t kLanes = 4;
 // Rows whose scores are reduced together: four sums make one vector.
-constexpr uint32_t kTileRows = 4;
+constexpr size_t kTileRows = 4;
+// Vectors of a value row whose sums stay in registers together.
+constexpr size_t kWideVectors = 4;
+// Floats between the scores of two heads: a block, and what the last tile of rows may overwrite.
+constexpr size_t kScoreStride = kBlockPositions + 4;
 // Widened int8 keys are taken eight at a time.
-constexpr uint32_t kInt8Multiple = 8;
+constexpr size_t kInt8Multiple = 8;
 
 template <typename T>
-constexpr T roundUp(T n, uint32_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
+constexpr T roundUp(T n, size_t multiple) {
+  return static_cast<T>((n + multiple - 1) / multiple * multiple);
 }
 
 // Rows of one kv head for the positions [first, end) of one block, `stride` elements apart and padded with zeros to
@@ -49,9 +53,7 @@ class Carver {
 
 struct Scratch {
   Scratch(const AttendShape& shape, Carver& carver)
-      : qkStride(roundUp(size_t{shape.qkHeadDim}, kInt8Multiple)),
-        vStride(roundUp(size_t{shape.vHeadDim}, kLanes)),
-        scoreStride(kBlockPositions + kTileRows) {
+      : qkStride(roundUp(size_t{shape.qkHeadDim}, kInt8Multiple)), vStride(roundUp(size_t{shape.vHeadDim}, kLanes)) {
     const uint64_t queryHeads = uint64_t{kQueryRows} * shape.numHeads;
     const uint64_t group = shape.numHeads / shape.numKvHeads;
     queries = carver.take<float>(shape.quantizeQuery ? 0 : queryHeads * qkStride);
@@ -64,14 +66,13 @@ struct Scratch {
     keys = carver.take<float>(kBlockPositions * qkStride);
     narrowKeys = carver.take<int8_t>(kBlockPositions * qkStride);
     values = carver.take<float>(kBlockPositions * vStride);
-    keyScales = carver.take<float>(scoreStride);
-    valueScales = carver.take<float>(scoreStride);
-    weights = carver.take<float>(group * scoreStride);
+    keyScales = carver.take<float>(kScoreStride);
+    valueScales = carver.take<float>(kScoreStride);
+    weights = carver.take<float>(group * kScoreStride);
   }
 
   size_t qkStride;
   size_t vStride;
-  size_t scoreStride;
 
   float* queries;             // (kQueryRows, numHeads, qkStride), zero-padded
   int16_t* quantizedQueries;  // the same, of int8 range
@@ -83,9 +84,9 @@ struct Scratch {
   float* keys;                // (kBlockPositions, qkStride)
   int8_t* narrowKeys;         // (kBlockPositions, qkStride)
   float* values;              // (kBlockPositions, vStride)
-  float* keyScales;           // (scoreStride), by offset in the block
-  float* valueScales;         // (scoreStride), by offset in the block
-  float* weights;             // (group, scoreStride), by offset in the block: scores, then weights
+  float* keyScales;           // (kScoreStride), by offset in the block
+  float* valueScales;         // (kScoreStride), by offset in the block
+  float* weights;             // (group, kScoreStride), by offset in the block: scores, then weights
 };
 
 // The part of a run that lies in [first, end).
@@ -136,59 +137,78 @@ void widenPadded(const int8_t* from, size_t length, size_t padded, float* to) {
   for (; i < padded; ++i) to[i] = 0;
 }
 
+// The inner loops take one vector of each row a turn. Unrolled further they are slower: V8 moves the loads of a block
+// before its arithmetic, and then has too few registers to keep them in.
+
 // ---- scores: kHeads queries against kTileRows keys ----
 
 template <int kHeads>
-void scoreTile(const float* queries, size_t queryStride, const float* const (&keys)[kTileRows], size_t length,
-               F32x4 (&scores)[kHeads]) {
+struct FloatTile {
+  using Query = float;
+  using Key = float;
+  static constexpr size_t kStep = kLanes;
   F32x4 sums[kHeads][kTileRows];
-  for (auto& row : sums) {
-    for (F32x4& sum : row) sum = splat(0.0F);
-  }
-  for (size_t d = 0; d < length; d += kLanes) {
-    F32x4 key[kTileRows];
-    for (uint32_t r = 0; r < kTileRows; ++r) key[r] = load(keys[r] + d);
-    for (int h = 0; h < kHeads; ++h) {
-      const F32x4 query = load(queries + static_cast<size_t>(h) * queryStride + d);
-      for (uint32_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + query * key[r];
+
+  FloatTile() {
+    for (auto& row : sums) {
+      for (F32x4& sum : row) sum = splat(0.0F);
     }
   }
-  for (int h = 0; h < kHeads; ++h) scores[h] = horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
-}
+  void add(const float* queries, size_t queryStride, const float* const (&keys)[kTileRows], size_t at) {
+    F32x4 key[kTileRows];
+    for (size_t r = 0; r < kTileRows; ++r) key[r] = load(keys[r] + at);
+    for (size_t h = 0; h < kHeads; ++h) {
+      const F32x4 query = load(queries + h * queryStride + at);
+      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + query * key[r];
+    }
+  }
+  [[nodiscard]] F32x4 scores(size_t h) const { return horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]); }
+};
 
 // Integer dot products: exact, so their order is free.
 template <int kHeads>
-void scoreTile(const int16_t* queries, size_t queryStride, const int8_t* const (&keys)[kTileRows], size_t length,
-               F32x4 (&scores)[kHeads]) {
+struct IntegerTile {
+  using Query = int16_t;
+  using Key = int8_t;
+  static constexpr size_t kStep = kInt8Multiple;
   I32x4 sums[kHeads][kTileRows];
-  for (auto& row : sums) {
-    for (I32x4& sum : row) sum = splat(0);
-  }
-  for (size_t d = 0; d < length; d += kInt8Multiple) {
-    I16x8 key[kTileRows];
-    for (uint32_t r = 0; r < kTileRows; ++r) key[r] = loadWidened(keys[r] + d);
-    for (int h = 0; h < kHeads; ++h) {
-      const I16x8 query = load(queries + static_cast<size_t>(h) * queryStride + d);
-      for (uint32_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + dotPairs(query, key[r]);
+
+  IntegerTile() {
+    for (auto& row : sums) {
+      for (I32x4& sum : row) sum = splat(0);
     }
   }
-  for (int h = 0; h < kHeads; ++h) {
-    scores[h] = toFloat(horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]));
+  void add(const int16_t* queries, size_t queryStride, const int8_t* const (&keys)[kTileRows], size_t at) {
+    I16x8 key[kTileRows];
+    for (size_t r = 0; r < kTileRows; ++r) key[r] = loadWidened(keys[r] + at);
+    for (size_t h = 0; h < kHeads; ++h) {
+      const I16x8 query = load(queries + h * queryStride + at);
+      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + dotPairs(query, key[r]);
+    }
   }
-}
+  [[nodiscard]] F32x4 scores(size_t h) const {
+    return toFloat(horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]));
+  }
+};
 
-// Dot products of kHeads queries with `rows` keys, into out[h · outStride + row]. Up to kTileRows − 1 values behind the
-// last row are overwritten.
-template <int kHeads, typename Query, typename Key>
-void scoreHeads(const Query* queries, size_t queryStride, BlockRows<Key> keys, size_t rows, size_t length, float* out,
-                size_t outStride) {
-  for (size_t row = 0; row < rows; row += kTileRows) {
-    const Key* tile[kTileRows];
-    // Past the last row, that one again.
-    for (size_t r = 0; r < kTileRows; ++r) tile[r] = keys.rows + std::min(row + r, rows - 1) * keys.stride;
-    F32x4 scores[kHeads];
-    scoreTile<kHeads>(queries, queryStride, tile, length, scores);
-    for (int h = 0; h < kHeads; ++h) store(out + static_cast<size_t>(h) * outStride + row, scores[h]);
+// Dot products of kHeads queries, queryStride apart, with `rows` keys: out[h · kScoreStride + row]. Up to kTileRows − 1
+// values behind the last row are overwritten. `length` is padded to whole steps.
+template <template <int> typename Tile, int kHeads>
+void scoreHeads(const typename Tile<kHeads>::Query* queries, size_t queryStride, const typename Tile<kHeads>::Key* keys,
+                size_t keyStride, size_t rows, size_t length, float* out) {
+  using T = Tile<kHeads>;
+  const auto scoreTile = [&](const typename T::Key* const(&tileKeys)[kTileRows], size_t row) {
+    T tile;
+    for (size_t at = 0; at < length; at += T::kStep) tile.add(queries, queryStride, tileKeys, at);
+    for (size_t h = 0; h < kHeads; ++h) store(out + h * kScoreStride + row, tile.scores(h));
+  };
+  size_t row = 0;
+  for (; row + kTileRows <= rows; row += kTileRows, keys += kTileRows * keyStride) {
+    scoreTile({keys, keys + keyStride, keys + 2 * keyStride, keys + 3 * keyStride}, row);
+  }
+  if (row < rows) {  // past the last row, that one again
+    const auto at = [&](size_t r) { return keys + std::min(r, rows - row - 1) * keyStride; };
+    scoreTile({at(0), at(1), at(2), at(3)}, row);
   }
 }
 
@@ -196,16 +216,15 @@ void scoreHeads(const Query* queries, size_t queryStride, BlockRows<Key> keys, s
 
 // out[h][d] = out[h][d] · decay[h] + Σ_row weights[h][row] · values[row][d]
 template <int kHeads, int kVectors>
-void accumulateTile(const float* weights, size_t weightStride, BlockRows<float> values, size_t rows, const float* decay,
+void accumulateTile(const float* weights, const float* value, size_t valueStride, size_t rows, const float* decay,
                     float* out, size_t outStride) {
   F32x4 sums[kHeads][kVectors];
   for (auto& row : sums) {
     for (F32x4& sum : row) sum = splat(0.0F);
   }
-  const float* value = values.rows;
-  for (size_t row = 0; row < rows; ++row, value += values.stride) {
+  for (size_t row = 0; row < rows; ++row, ++weights, value += valueStride) {
     F32x4 weight[kHeads];
-    for (int h = 0; h < kHeads; ++h) weight[h] = loadSplat(weights + static_cast<size_t>(h) * weightStride + row);
+    for (int h = 0; h < kHeads; ++h) weight[h] = loadSplat(weights + static_cast<size_t>(h) * kScoreStride);
     for (int d = 0; d < kVectors; ++d) {
       const F32x4 lanes = load(value + static_cast<size_t>(d) * kLanes);
       for (int h = 0; h < kHeads; ++h) sums[h][d] = sums[h][d] + weight[h] * lanes;
@@ -220,25 +239,21 @@ void accumulateTile(const float* weights, size_t weightStride, BlockRows<float> 
   }
 }
 
+// The kernels for so many heads at once. They are called through this table, and so stay functions of their own:
+// inlined into one, they would share its registers, and engines would spill in the inner loops.
+struct HeadKernels {
+  decltype(&scoreHeads<FloatTile, 1>) scoreFloats;
+  decltype(&scoreHeads<IntegerTile, 1>) scoreIntegers;
+  decltype(&accumulateTile<1, 1>) accumulateWide;  // kWideVectors vectors
+  decltype(&accumulateTile<1, 1>) accumulateOne;   // one vector
+};
 template <int kHeads>
-void accumulateHeads(const float* weights, size_t weightStride, BlockRows<float> values, size_t rows, size_t length,
-                     const float* decay, float* out, size_t outStride) {
-  size_t d = 0;
-  for (; d + 4 * kLanes <= length; d += 4 * kLanes) {
-    accumulateTile<kHeads, 4>(weights, weightStride, {values.rows + d, values.stride}, rows, decay, out + d, outStride);
-  }
-  for (; d < length; d += kLanes) {
-    accumulateTile<kHeads, 1>(weights, weightStride, {values.rows + d, values.stride}, rows, decay, out + d, outStride);
-  }
+constexpr HeadKernels kernelsOf() {
+  return {&scoreHeads<FloatTile, kHeads>, &scoreHeads<IntegerTile, kHeads>, &accumulateTile<kHeads, kWideVectors>,
+          &accumulateTile<kHeads, 1>};
 }
-
-// Calls visit.operator()<kHeads>(head) for pairs of heads and a last single one.
-template <typename Visit>
-void forEachHeadTile(uint32_t heads, Visit visit) {
-  uint32_t head = 0;
-  for (; head + 2 <= heads; head += 2) visit.template operator()<2>(head);
-  if (head < heads) visit.template operator()<1>(head);
-}
+constexpr uint32_t kTileHeads = 2;
+constexpr HeadKernels kHeadKernels[kTileHeads] = {kernelsOf<1>(), kernelsOf<2>()};
 
 // ---- softmax over one head's part of one block ----
 
@@ -324,7 +339,7 @@ class Attention {
 
  private:
   // Pads queries (f32) or quantises and widens them, and starts the sums.
-  void prepareQueries(const float* queries, uint32_t rows) {
+  void prepareQueries(const float* queries, uint32_t rows) const {
     const size_t heads = size_t{rows} * shape_.numHeads;
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.qkHeadDim));
     for (size_t head = 0; head < heads; ++head) {
@@ -411,32 +426,39 @@ class Attention {
     const size_t offset = begin - blockFirst;
     const bool isInt8 = shape_.precision == Precision::kInt8;
 
-    forEachHeadTile(group_, [&]<int kHeads>(uint32_t head) {
-      float* scores = scratch_.weights + head * scratch_.scoreStride + offset;
+    for (uint32_t head = 0; head < group_; head += kTileHeads) {
+      const uint32_t heads = std::min(kTileHeads, group_ - head);
+      const HeadKernels& kernels = kHeadKernels[heads - 1];
+      float* scores = scratch_.weights + head * kScoreStride + offset;
+      const size_t query = (head0 + head) * scratch_.qkStride;
       if (shape_.quantizeQuery) {
-        scoreHeads<kHeads>(scratch_.quantizedQueries + (head0 + head) * scratch_.qkStride, scratch_.qkStride,
-                           BlockRows<int8_t>{narrowKeys_.rows + skipped * narrowKeys_.stride, narrowKeys_.stride}, rows,
-                           roundUp(shape_.qkHeadDim, kInt8Multiple), scores, scratch_.scoreStride);
+        kernels.scoreIntegers(scratch_.quantizedQueries + query, scratch_.qkStride,
+                              narrowKeys_.rows + skipped * narrowKeys_.stride, narrowKeys_.stride, rows,
+                              roundUp(size_t{shape_.qkHeadDim}, kInt8Multiple), scores);
       } else {
-        scoreHeads<kHeads>(scratch_.queries + (head0 + head) * scratch_.qkStride, scratch_.qkStride,
-                           BlockRows<float>{keys_.rows + skipped * keys_.stride, keys_.stride}, rows,
-                           roundUp(shape_.qkHeadDim, kLanes), scores, scratch_.scoreStride);
+        kernels.scoreFloats(scratch_.queries + query, scratch_.qkStride, keys_.rows + skipped * keys_.stride,
+                            keys_.stride, rows, roundUp(size_t{shape_.qkHeadDim}, kLanes), scores);
       }
-      float decay[kHeads];
-      for (int h = 0; h < kHeads; ++h) {
-        const size_t index = head0 + head + static_cast<size_t>(h);
+      float decay[kTileHeads];
+      for (uint32_t h = 0; h < heads; ++h) {
+        const size_t index = head0 + head + h;
         decay[h] =
-            softmaxBlock(scratch_.weights + (head + static_cast<size_t>(h)) * scratch_.scoreStride, offset,
-                         offset + rows, scratch_.scoreScales[index], isInt8 ? scratch_.keyScales : nullptr,
+            softmaxBlock(scratch_.weights + (head + h) * kScoreStride, offset, offset + rows,
+                         scratch_.scoreScales[index], isInt8 ? scratch_.keyScales : nullptr,
                          isInt8 ? scratch_.valueScales : nullptr, &scratch_.maxima[index], &scratch_.sums[index]);
       }
-      accumulateHeads<kHeads>(
-          scores, scratch_.scoreStride, BlockRows<float>{values_.rows + skipped * values_.stride, values_.stride}, rows,
-          scratch_.vStride, decay, scratch_.outputs + (head0 + head) * scratch_.vStride, scratch_.vStride);
-    });
+      const float* values = values_.rows + skipped * values_.stride;
+      float* out = scratch_.outputs + (head0 + head) * scratch_.vStride;
+      for (size_t d = 0; d < scratch_.vStride;) {
+        const bool isWide = d + kWideVectors * kLanes <= scratch_.vStride;
+        (isWide ? kernels.accumulateWide : kernels.accumulateOne)(scores, values + d, values_.stride, rows, decay,
+                                                                  out + d, scratch_.vStride);
+        d += isWide ? kWideVectors * kLanes : kLanes;
+      }
+    }
   }
 
-  void finish(uint32_t rows, float* out) {
+  void finish(uint32_t rows, float* out) const {
     const size_t heads = size_t{rows} * shape_.numHeads;
     for (size_t head = 0; head < heads; ++head) {
       const F32x4 sum = splat(scratch_.sums[head]);

@@ -41,7 +41,7 @@ bool ConvTail::apply(uint64_t position, const float* weights, float* rows, size_
   if (kept != 0 && !reservePending(kept)) return false;
   for (uint32_t i = 0; i < kept; ++i) {
     const float* row = rows + (count - kept + i) * dim_;
-    std::copy(row, row + dim_, ring_.data() + static_cast<size_t>((head_ + i) % capacity()) * dim_);
+    std::copy(row, row + dim_, ring_.data() + static_cast<size_t>(wrapped(head_ + i)) * dim_);
   }
   pending_ = kept;
 
@@ -73,7 +73,7 @@ bool ConvTail::apply(uint64_t position, const float* weights, float* rows, size_
 
 void ConvTail::commit() {
   if (pending_ == 0) return;
-  head_ = (head_ + pending_) % capacity();
+  head_ = wrapped(head_ + pending_);
   pending_ = 0;
 }
 

@@ -51,6 +51,8 @@ class ConvTail {
 
  private:
   [[nodiscard]] bool reservePending(uint32_t rows);
+  // An index below twice the capacity, within it.
+  [[nodiscard]] uint32_t wrapped(uint32_t index) const { return index < capacity() ? index : index - capacity(); }
   [[nodiscard]] uint32_t capacity() const { return dim_ == 0 ? 0 : static_cast<uint32_t>(ring_.size() / dim_); }
 
   Buffer<float> ring_;  // (capacity, dim): committed rows end before head_, the step's last rows start there

@@ -171,9 +171,9 @@ Status DecodeState::checkSite(uint32_t site) const {
   return site < sites ? Status() : indexError("site", site, "the number of engram.sites", sites);
 }
 
-Status DecodeState::refuseInStep(const char* what) const {
+Status DecodeState::refuseInStep() const {
   if (!inStep()) return {};
-  return Status(ErrorCode::kRange) << what << " in the middle of a step: advance or discard it first";
+  return Status(ErrorCode::kRange) << "not in the middle of a step: advance or discard it first";
 }
 
 Status DecodeState::checkStepRows(uint32_t rows) const {
@@ -403,7 +403,7 @@ Status DecodeState::writeKvAt(uint32_t layer, std::span<const float> keys, std::
                               uint32_t position) {
   uint32_t rows = 0;
   NEEDLE3_RETURN_IF_ERROR(checkLayer(layer));
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("a write at an explicit position"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   NEEDLE3_RETURN_IF_ERROR(checkKvRows(keys, values, &rows));
   if (position > kMaxPosition || rows > kMaxPosition - position) {
     return Status(ErrorCode::kRange) << rows << " rows at position " << position << " pass the last position, "
@@ -424,7 +424,7 @@ Status DecodeState::writeKvAt(uint32_t layer, std::span<const float> keys, std::
 
 Status DecodeState::seedConvTail(uint32_t layer, Projection projection, std::span<const float> rows) {
   NEEDLE3_RETURN_IF_ERROR(checkLayer(layer));
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("a seed"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   ConvTail& seeded = tail(layer, projection);
   NEEDLE3_RETURN_IF_ERROR(checkLength("rows", rows.size(), seeded.length()));
   endMarks();
@@ -434,7 +434,7 @@ Status DecodeState::seedConvTail(uint32_t layer, Projection projection, std::spa
 
 Status DecodeState::seedEngramTail(uint32_t site, std::span<const float> rows) {
   NEEDLE3_RETURN_IF_ERROR(checkSite(site));
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("a seed"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   ConvTail& seeded = tails_[config_.numLayers * kProjections + site];
   NEEDLE3_RETURN_IF_ERROR(checkLength("rows", rows.size(), seeded.length()));
   endMarks();
@@ -443,7 +443,7 @@ Status DecodeState::seedEngramTail(uint32_t site, std::span<const float> rows) {
 }
 
 Status DecodeState::seedTokens(std::span<const uint32_t> ids) {
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("a seed"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   for (uint32_t id : ids) {
     if (id >= config_.vocabSize) return indexError("token", id, "vocabSize", config_.vocabSize);
   }
@@ -453,7 +453,7 @@ Status DecodeState::seedTokens(std::span<const uint32_t> ids) {
 }
 
 Status DecodeState::setPosition(uint32_t position) {
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("setPosition"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   if (position > kMaxPosition) {
     return Status(ErrorCode::kRange) << "position " << position << ": must be at most " << kMaxPosition;
   }
@@ -477,12 +477,13 @@ void DecodeState::reset() {
 // ---- forks and marks ----
 
 Status DecodeState::fork(DecodeState** state) const {
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("fork"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   Buffer<uint32_t> slots(memory_);
   if (!slots.allocate(config_.numLayers)) return outOfMemory(config_.numLayers * sizeof(uint32_t));
   for (uint32_t layer = 0; layer < config_.numLayers; ++layer) slots[layer] = layers_[layer].slots();
   DecodeState* forked = nullptr;
-  NEEDLE3_RETURN_IF_ERROR(build(config_, options_, {slots.data(), slots.size()}, memory_, workspace_, &forked));
+  const Status built = build(config_, options_, {slots.data(), slots.size()}, memory_, workspace_, &forked);
+  if (forked == nullptr) return built;
   for (uint32_t layer = 0; layer < config_.numLayers; ++layer) {
     forked->layers_[layer].copyRows(layers_[layer], static_cast<uint32_t>(heldFirst(layer)));
   }
@@ -494,7 +495,7 @@ Status DecodeState::fork(DecodeState** state) const {
 }
 
 Status DecodeState::mark(uint32_t* id) {
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("mark"));
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
   size_t tailFloats = 0;
   for (const ConvTail& tail : tails_) tailFloats += tail.length();
   void* place = memory_.allocate(sizeof(Mark));
@@ -533,16 +534,16 @@ DecodeState::Mark* DecodeState::findMark(uint32_t id) const {
   return mark;
 }
 
-void DecodeState::destroyMark(Mark* mark, Mark* newer) {
-  (newer == nullptr ? newestMark_ : newer->older) = mark->older;
-  if (mark->older == nullptr && newer != nullptr) oldestMarkPosition_ = newer->position;
+void DecodeState::destroyNewestMark() {
+  Mark* mark = newestMark_;
+  newestMark_ = mark->older;
   mark->~Mark();
   memory_.release(mark, sizeof(Mark));
 }
 
 void DecodeState::endMarks() {
   if (newestMark_ == nullptr) return;
-  while (newestMark_ != nullptr) destroyMark(newestMark_, nullptr);
+  while (newestMark_ != nullptr) destroyNewestMark();
   for (KvRing& ring : layers_) ring.dropLog();
 }
 
@@ -550,7 +551,7 @@ Status DecodeState::rollback(uint32_t id) {
   const Mark* mark = findMark(id);
   if (mark == nullptr) return Status(ErrorCode::kRange) << "the mark has ended";
   discard();
-  while (newestMark_ != mark) destroyMark(newestMark_, nullptr);
+  while (newestMark_ != mark) destroyNewestMark();
   for (uint32_t layer = 0; layer < config_.numLayers; ++layer) layers_[layer].rollback(mark->rings[layer]);
   const float* rows = mark->tails.data();
   for (ConvTail& tail : tails_) {
@@ -563,22 +564,16 @@ Status DecodeState::rollback(uint32_t id) {
 }
 
 Status DecodeState::release(uint32_t id) {
-  NEEDLE3_RETURN_IF_ERROR(refuseInStep("release"));
-  Mark* const mark = findMark(id);
+  NEEDLE3_RETURN_IF_ERROR(refuseInStep());
+  const Mark* const mark = findMark(id);
   if (mark == nullptr) return Status(ErrorCode::kRange) << "the mark has ended";
-  Mark* newer = nullptr;
-  for (Mark* other = newestMark_; other != mark; other = other->older) newer = other;
   const Mark* const older = mark->older;
-  for (uint32_t layer = 0; layer < config_.numLayers; ++layer) {
-    KvRing& ring = layers_[layer];
-    // The rows saved since this mark, up to the next one, are now kept for the mark before it, if it had them.
-    const uint32_t to = newer == nullptr ? ring.moment().logRows : newer->rings[layer].logRows;
-    const uint32_t gone =
-        ring.compactLog(mark->rings[layer].logRows, to, older == nullptr ? 0 : older->rings[layer].end);
-    for (Mark* other = newestMark_; other != mark; other = other->older) other->rings[layer].logRows -= gone;
+  // Rows saved since this mark are from now on kept for the one before it, if it had them.
+  for (uint32_t layer = 0; older != nullptr && layer < config_.numLayers; ++layer) {
+    layers_[layer].compactLog(mark->rings[layer].logRows, older->rings[layer].end);
   }
-  destroyMark(mark, newer);
-  if (newestMark_ == nullptr) {
+  while (newestMark_ != older) destroyNewestMark();
+  if (older == nullptr) {
     for (KvRing& ring : layers_) ring.dropLog();
   }
   return {};

@@ -115,7 +115,7 @@ class DecodeState {
   Status mark(uint32_t* id);
   // Back to that moment, dropping an open step and every later mark. kRange: a mark that has ended.
   Status rollback(uint32_t id);
-  // Ends a mark. kRange in the middle of a step, or a mark that has ended.
+  // Ends a mark, and every later one. kRange in the middle of a step, or a mark that has ended.
   Status release(uint32_t id);
 
  private:
@@ -147,7 +147,7 @@ class DecodeState {
   Status checkStepRows(uint32_t rows) const;
   Status checkLayer(uint32_t layer) const;
   Status checkSite(uint32_t site) const;
-  Status refuseInStep(const char* what) const;
+  Status refuseInStep() const;
   Status checkFinite(const char* name, uint32_t layer, const float* rows, uint32_t count, uint32_t heads, uint32_t dim,
                      uint32_t position) const;
   Status checkKvRows(std::span<const float> keys, std::span<const float> values, uint32_t* rows) const;
@@ -163,8 +163,7 @@ class DecodeState {
   void forEachPiece(const float* keys, const float* values, uint32_t position, uint32_t rows, Visit visit);
   [[nodiscard]] KvRing::Wanted wantedByMarks(uint32_t layer) const;
   [[nodiscard]] Mark* findMark(uint32_t id) const;
-  // Takes it out of the list and frees it; `newer` is the one before it in the list, or null.
-  void destroyMark(Mark* mark, Mark* newer);
+  void destroyNewestMark();
   void endMarks();
 
   Memory& memory_;

@@ -165,7 +165,7 @@ void KvRing::append(const KvRun& rows) {
 
 void KvRing::commit() {
   if (!inStep_) return;
-  compactLog(before_.moment.logRows, logRows_, wanted_.end);
+  compactLog(before_.moment.logRows, wanted_.end);
   inStep_ = false;
 }
 
@@ -193,20 +193,17 @@ void KvRing::rollback(const Moment& moment) {
   end_ = moment.end;
 }
 
-uint32_t KvRing::compactLog(uint32_t from, uint32_t to, uint32_t markEnd) {
-  std::byte* const records = log_.data();
+void KvRing::compactLog(uint32_t from, uint32_t markEnd) {
   uint32_t kept = from;
   for (uint32_t row = from; row < logRows_; ++row) {
-    const std::byte* record = records + row * recordBytes();
+    const std::byte* record = log_.data() + row * recordBytes();
     uint32_t position = 0;
     std::memcpy(&position, record, sizeof(position));
-    if (row < to && position >= markEnd) continue;
-    if (kept != row) std::memcpy(records + kept * recordBytes(), record, recordBytes());
+    if (position >= markEnd) continue;
+    if (kept != row) std::memcpy(log_.data() + kept * recordBytes(), record, recordBytes());
     ++kept;
   }
-  const uint32_t gone = logRows_ - kept;
   logRows_ = kept;
-  return gone;
 }
 
 void KvRing::dropLog() {

@@ -97,8 +97,8 @@ class KvRing {
   void keepOnly(uint32_t first, uint32_t end);
   [[nodiscard]] Moment moment() const { return {first_, end_, logRows_}; }
   void rollback(const Moment& moment);
-  // Of the saved rows [from, to) keeps those of positions before `markEnd`. Returns how many went.
-  uint32_t compactLog(uint32_t from, uint32_t to, uint32_t markEnd);
+  // Of the saved rows from `from` on keeps those of positions before `markEnd`.
+  void compactLog(uint32_t from, uint32_t markEnd);
   // Drops all saved rows and gives their memory back.
   void dropLog();
 

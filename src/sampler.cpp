@@ -57,26 +57,27 @@ Status sampleToken(std::span<const float> logits, const SamplerOptions& options,
   for (uint32_t i = 0; i < logits.size(); ++i) {
     if (logits[i] > -std::numeric_limits<float>::infinity()) candidates[count++] = {logits[i], i, 0};
   }
-  if (options.topK != 0 && options.topK < count) {
-    std::nth_element(candidates.begin(), candidates.begin() + options.topK, candidates.begin() + count, moreLikely);
-    count = options.topK;
+  const bool isNucleus = options.topP < 1;
+  const size_t kept = options.topK != 0 ? std::min<size_t>(options.topK, count) : count;
+  if (kept < count || isNucleus) {
+    std::partial_sort(candidates.begin(), candidates.begin() + kept, candidates.begin() + count, moreLikely);
+    count = kept;
   }
-  std::sort(candidates.begin(), candidates.begin() + count, moreLikely);
   double total = 0;
   for (size_t i = 0; i < count; ++i) {
     candidates[i].weight = weight(candidates[i].logit, logits[best], options.temperature);
     total += double{candidates[i].weight};
   }
 
-  if (options.topP < 1) {
+  if (isNucleus) {
     // The fewest of the most likely that reach topP, at least one.
     const double wanted = double{options.topP} * total;
     double reached = 0;
-    size_t kept = 0;
+    size_t nucleus = 0;
     do {
-      reached += double{candidates[kept++].weight};
-    } while (kept < count && reached < wanted);
-    count = kept;
+      reached += double{candidates[nucleus++].weight};
+    } while (nucleus < count && reached < wanted);
+    count = nucleus;
     total = reached;
   }
 

@@ -21,7 +21,7 @@ Status& Status::appendNumber(uint64_t number) {
 
 Status outOfMemory(uint64_t bytes) {
   Status status(ErrorCode::kOutOfMemory);
-  status << "out of memory: no room for " << bytes << " bytes";
+  status << "no room for " << bytes << " bytes";
   return status;
 }
 

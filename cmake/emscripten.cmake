@@ -1,0 +1,21 @@
+# Finds Emscripten (an emsdk on PATH, or the distribution's package) and hands over to its own toolchain file.
+find_program(needle3_emcc emcc)
+if(NOT needle3_emcc)
+  message(FATAL_ERROR "emcc is not on PATH: install Emscripten, or activate an emsdk.")
+endif()
+get_filename_component(needle3_emcc_real ${needle3_emcc} REALPATH)
+get_filename_component(needle3_emcc_dir ${needle3_emcc_real} DIRECTORY)
+set(needle3_toolchain cmake/Modules/Platform/Emscripten.cmake)
+
+find_program(needle3_em_config em-config HINTS ${needle3_emcc_dir})
+if(needle3_em_config)
+  execute_process(COMMAND ${needle3_em_config} EMSCRIPTEN_ROOT
+    OUTPUT_VARIABLE needle3_em_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+foreach(root IN ITEMS ${needle3_emcc_dir} ${needle3_em_root})
+  if(EXISTS ${root}/${needle3_toolchain})
+    include(${root}/${needle3_toolchain})
+    return()
+  endif()
+endforeach()
+message(FATAL_ERROR "No ${needle3_toolchain} beside ${needle3_emcc_real} nor under '${needle3_em_root}'.")
