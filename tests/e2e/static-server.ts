@@ -18,9 +18,15 @@ export interface StaticServer {
   close(): Promise<void>;
 }
 
-/** Serves `folder` under /demo/ as a plain host would, with a strict Content-Security-Policy. */
-export async function serveFolder(folder: string): Promise<StaticServer> {
-  const prefix = '/demo/';
+/**
+ * Serves `folder` under /site/ as a plain host would.
+ * @param contentSecurityPolicy of every answer; an empty one forbids nothing
+ */
+export async function serveFolder(
+  folder: string,
+  contentSecurityPolicy = "script-src 'self' 'wasm-unsafe-eval'",
+): Promise<StaticServer> {
+  const prefix = '/site/';
   const server = createServer((request, response) => {
     const { pathname } = new URL(request.url ?? '/', 'http://localhost');
     const relative = normalize(decodeURIComponent(pathname.slice(prefix.length)) || 'index.html');
@@ -33,7 +39,7 @@ export async function serveFolder(folder: string): Promise<StaticServer> {
       (body) => {
         response.writeHead(200, {
           'Content-Type': TYPES[extname(file)] ?? 'application/octet-stream',
-          'Content-Security-Policy': "script-src 'self' 'wasm-unsafe-eval'",
+          'Content-Security-Policy': contentSecurityPolicy,
           'Cache-Control': 'no-store',
         });
         response.end(body);

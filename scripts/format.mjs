@@ -1,0 +1,31 @@
+#!/usr/bin/env node
+// @ts-check
+// Formats every file of the project, or with --check says which ones are not formatted.
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+
+import { nodeBin, root, run } from './lib/tools.mjs';
+
+const usage = `usage: node scripts/format.mjs [--check]
+
+clang-format for C++, Prettier for everything else. --check changes nothing and fails where something would change.
+`;
+
+const { values } = parseArgs({
+  options: { check: { type: 'boolean', default: false }, help: { type: 'boolean', default: false } },
+});
+if (values.help) {
+  console.log(usage);
+} else {
+  const cpp = ['src', 'bindings', 'tests', 'bench'].flatMap((directory) =>
+    readdirSync(join(root, directory), { recursive: true })
+      .map((name) => `${directory}/${name}`)
+      .filter((name) => /\.(cpp|h)$/.test(name) && !name.includes('node_modules')),
+  );
+  const codes = [
+    await run('clang-format', [...(values.check ? ['--dry-run', '--Werror'] : ['-i']), ...cpp]),
+    await run(nodeBin('prettier'), [values.check ? '--check' : '--write', '--log-level=warn', '.']),
+  ];
+  process.exitCode = codes.some((code) => code !== 0) ? 1 : 0;
+}
