@@ -4,7 +4,7 @@ import globals from 'globals';
 import tseslint from 'typescript-eslint';
 
 export default defineConfig(
-  { ignores: ['build/', 'coverage/', 'dist/', 'docs/api/', 'tests/consumers/', 'tests/web/types/'] },
+  { ignores: ['build/', 'coverage/', 'dist/', 'docs/api/', 'tests/consumers/apps/', 'tests/web/types/'] },
   js.configs.recommended,
   tseslint.configs.strictTypeChecked,
   tseslint.configs.stylisticTypeChecked,

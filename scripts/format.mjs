@@ -5,7 +5,7 @@ import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
-import { nodeBin, root, run } from './lib/tools.mjs';
+import { capture, nodeBin, root, run } from './lib/tools.mjs';
 
 const usage = `usage: node scripts/format.mjs [--check]
 
@@ -23,9 +23,13 @@ if (values.help) {
       .map((name) => `${directory}/${name}`)
       .filter((name) => /\.(cpp|h)$/.test(name) && !name.includes('node_modules')),
   );
-  const codes = [
-    await run('clang-format', [...(values.check ? ['--dry-run', '--Werror'] : ['-i']), ...cpp]),
-    await run(nodeBin('prettier'), [values.check ? '--check' : '--write', '--log-level=warn', '.']),
-  ];
-  process.exitCode = codes.some((code) => code !== 0) ? 1 : 0;
+  const formatted = values.check
+    ? await capture('clang-format', ['--dry-run', '--Werror', ...cpp])
+    : await capture('clang-format', ['-i', ...cpp]);
+  // One line a file, as Prettier has it.
+  const unformatted = new Set(formatted.output.match(/^[^:\n]+(?=:\d+:\d+: error: code should be)/gm));
+  for (const name of unformatted) console.log(`[warn] ${name}`);
+  if (formatted.code !== 0 && unformatted.size === 0) console.log(formatted.output);
+  const prettier = await run(nodeBin('prettier'), [values.check ? '--check' : '--write', '--log-level=warn', '.']);
+  process.exitCode = formatted.code === 0 && prettier === 0 ? 0 : 1;
 }

@@ -3,8 +3,7 @@
 // Brings a machine with Node 20 to where the project builds, tests and runs: system packages and npm dependencies.
 // What is there already is left alone, so that a second run does nothing.
 import { execFileSync } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
@@ -93,16 +92,29 @@ async function setUpPackages(tools) {
   for (const tool of absent) console.log(`${tool.name} could not be installed: its tests will be reported as not run`);
 }
 
-/** npm ci, where node_modules was made from another lockfile or is not there. */
+/** Whether node_modules holds what package-lock.json asks for, by npm's own record of what it installed. */
+function nodeModulesMatch() {
+  const record = join(root, 'node_modules', '.package-lock.json');
+  if (!existsSync(record)) return false;
+  /** @type {(path: string) => Record<string, { version: string, integrity?: string, optional?: boolean }>} */
+  const packages = (path) => JSON.parse(readFileSync(path, 'utf8')).packages;
+  const installed = packages(record);
+  const wanted = packages(join(root, 'package-lock.json'));
+  // The project itself.
+  delete wanted[''];
+  return (
+    Object.keys(installed).every((name) => name in wanted) &&
+    // Optional ones are those of other platforms as well.
+    Object.entries(wanted).every(([name, { version, integrity, optional }]) =>
+      installed[name] ? installed[name].version === version && installed[name].integrity === integrity : optional,
+    )
+  );
+}
+
 async function setUpNodeModules() {
-  const digest = createHash('sha256')
-    .update(readFileSync(join(root, 'package-lock.json')))
-    .digest('hex');
-  const stamp = join(root, 'node_modules', '.needle3-lockfile-sha256');
-  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === digest) return;
+  if (nodeModulesMatch()) return;
   console.log('Installing npm dependencies');
   await must('npm', ['ci', '--no-audit', '--no-fund']);
-  writeFileSync(stamp, digest);
 }
 
 const { values } = parseArgs({

@@ -92,13 +92,22 @@ async function vitest(name, projects) {
 }
 
 /**
- * The same test files on the page and in a module Worker.
- * @param {'chromium' | 'firefox' | 'webkit'} browser
+ * @param {'chromium' | 'firefox' | 'webkit'} browser what the projects cannot run without
+ * @param {string} name of the report
+ * @param {readonly string[]} projects of vitest.config.ts
  * @returns {Promise<Outcome>}
  */
-async function vitestInBrowser(browser) {
+async function vitestWithBrowser(browser, name, projects) {
   if (!browsers[browser]()) return { passed: 0, failed: 0, notRun: `${browser} is not installed` };
-  return vitest(`vitest-${browser}`, [`${browser}-page`, `${browser}-worker`]);
+  return vitest(name, projects);
+}
+
+/**
+ * The same test files on the page and in a module Worker.
+ * @param {'chromium' | 'firefox' | 'webkit'} browser
+ */
+function vitestInBrowser(browser) {
+  return vitestWithBrowser(browser, `vitest-${browser}`, [`${browser}-page`, `${browser}-worker`]);
 }
 
 /**
@@ -199,7 +208,30 @@ const stages = [
     needsPackage: true,
     execute: () => vitest('docs', ['docs']),
   },
-  { name: 'e2e', title: 'Demo, end to end in browsers', needsPackage: true, execute: () => vitest('e2e', ['e2e']) },
+  {
+    name: 'consumers',
+    title: 'Applications that install the packed tarball',
+    needsPackage: true,
+    execute: () => vitestWithBrowser('chromium', 'consumers', ['consumers']),
+  },
+  {
+    name: 'e2e-chromium',
+    title: 'Demo, end to end in Chromium',
+    needsPackage: true,
+    execute: () => vitestWithBrowser('chromium', 'e2e-chromium', ['e2e-chromium']),
+  },
+  {
+    name: 'e2e-firefox',
+    title: 'Demo, end to end in Firefox',
+    needsPackage: true,
+    execute: () => vitestWithBrowser('firefox', 'e2e-firefox', ['e2e-firefox']),
+  },
+  {
+    name: 'e2e-webkit',
+    title: 'Demo, end to end in WebKit',
+    needsPackage: true,
+    execute: () => vitestWithBrowser('webkit', 'e2e-webkit', ['e2e-webkit']),
+  },
   {
     name: 'reference',
     title: 'API reference',

@@ -419,7 +419,8 @@ class Attention {
   }
 
   // Adds positions [begin, end) of the loaded block, whose rows start at `first`, to one query's sums.
-  void attendBlock(uint32_t row, uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t begin, uint32_t end) {
+  void attendBlock(uint32_t row, uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t begin,
+                   uint32_t end) const {
     const size_t head0 = size_t{row} * shape_.numHeads + size_t{kvHead} * group_;
     const size_t rows = end - begin;
     const size_t skipped = begin - first;

@@ -224,13 +224,14 @@ Status DecodeState::checkHeld(uint32_t layer, uint32_t position) const {
   const auto first = static_cast<uint32_t>(spanFirst(layer, position));
   const KvRing& ring = layers_[layer];
   // Rows of the step itself are written by now, or about to be.
-  if (first >= position || (ring.first() <= first && ring.end() >= position)) return {};
+  if (first >= position || (ring.committedFirst() <= first && ring.committedEnd() >= position)) return {};
   Status status(ErrorCode::kRange);
   status << "layer " << layer << ": a query at position " << position << " reads positions " << first << " to "
          << position << ", but the layer holds ";
-  const uint64_t heldEnd = std::min(ring.end(), position);
-  if (heldFirst(layer) >= heldEnd) return status << "none before it";
-  return status << heldFirst(layer) << " to " << heldEnd - 1;
+  const uint32_t heldFirst = std::max(ring.committedFirst(), first);
+  const uint32_t heldEnd = std::min(ring.committedEnd(), position);
+  if (heldFirst >= heldEnd) return status << "none before it";
+  return status << heldFirst << " to " << heldEnd - 1;
 }
 
 // ---- a step ----

@@ -64,7 +64,9 @@ class KvRing {
   [[nodiscard]] uint32_t slots() const { return slots_; }
   [[nodiscard]] uint32_t first() const { return first_; }
   [[nodiscard]] uint32_t end() const { return end_; }
-  [[nodiscard]] bool holds(uint32_t first, uint32_t last) const { return first_ <= first && last < end_; }
+  // The same without an open step's rows.
+  [[nodiscard]] uint32_t committedFirst() const { return inStep_ ? before_.moment.first : first_; }
+  [[nodiscard]] uint32_t committedEnd() const { return inStep_ ? before_.moment.end : end_; }
   // Null for the scales of f32.
   [[nodiscard]] const void* field(KvField field) const;
   // Bytes of the rows saved for marks.

@@ -97,8 +97,8 @@ inline float firstLane(F32x4 a) { return wasm_f32x4_extract_lane(a.v, 0); }
 
 template <typename T, size_t kBytes = 16>
 struct Lanes {
-  typedef T Type
-      __attribute__((vector_size(kBytes)));  // NOLINT(modernize-use-using): GCC takes the attribute here only
+  // GCC takes the attribute in a typedef only. NOLINTNEXTLINE(modernize-use-using)
+  typedef T Type __attribute__((vector_size(kBytes)));
 };
 struct I32x4 {
   Lanes<int32_t>::Type v;

@@ -6,12 +6,12 @@
 namespace needle3 {
 namespace {
 
-// Appends to `count` ids at `ids`, dropping the oldest past `capacity`.
+// Appends to `count` ids at `ids`, dropping the oldest past `capacity`. The added ones may lie behind them.
 uint32_t append(uint32_t* ids, uint32_t count, uint32_t capacity, std::span<const uint32_t> added) {
   if (added.size() > capacity) added = added.last(capacity);
   const auto kept = std::min(count, static_cast<uint32_t>(capacity - added.size()));
-  std::memmove(ids, ids + (count - kept), kept * sizeof(uint32_t));
-  if (!added.empty()) std::memcpy(ids + kept, added.data(), added.size_bytes());
+  if (kept != 0) std::memmove(ids, ids + (count - kept), kept * sizeof(uint32_t));
+  if (!added.empty()) std::memmove(ids + kept, added.data(), added.size_bytes());
   return kept + static_cast<uint32_t>(added.size());
 }
 
@@ -41,6 +41,6 @@ void TokenWindow::assign(std::span<const uint32_t> ids) {
   pending_ = 0;
 }
 
-void TokenWindow::copyTo(uint32_t* destination) const { std::memcpy(destination, ids().data(), ids().size_bytes()); }
+void TokenWindow::copyTo(uint32_t* destination) const { std::copy(ids().begin(), ids().end(), destination); }
 
 }  // namespace needle3

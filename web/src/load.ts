@@ -185,7 +185,9 @@ async function start(module: WebAssembly.Module, memory: WebAssembly.Memory): Pr
         wasmMemory: memory,
         instantiateWasm: (imports, done) => {
           // The glue's own promise never settles where this fails, nor where the module is none of its own.
-          WebAssembly.instantiate(module, imports as WebAssembly.Imports).then(done).catch(reject);
+          WebAssembly.instantiate(module, imports as WebAssembly.Imports)
+            .then(done)
+            .catch(reject);
           return {};
         },
       }).then(resolve, reject);
