@@ -106,19 +106,6 @@ void forEachPiece(std::span<const KvRun> runs, uint32_t first, uint32_t end, Vis
   }
 }
 
-// The head's rows of [first, end) where they lie, if one run holds all and whole vectors need no padding; else null.
-template <typename T>
-const T* rowsInPlace(std::span<const KvRun> runs, const void* KvRun::*array, size_t headDim, size_t multiple,
-                     size_t stride, size_t head, uint32_t first, uint32_t end) {
-  if (headDim % multiple != 0) return nullptr;
-  for (const KvRun& run : runs) {
-    if (run.first <= first && end <= run.first + run.rows) {
-      return static_cast<const T*>(run.*array) + size_t{first - run.first} * stride + head * headDim;
-    }
-  }
-  return nullptr;
-}
-
 // `length` elements, zeros behind them up to `padded`.
 template <typename T>
 void copyPadded(const T* from, size_t length, size_t padded, T* to) {
@@ -126,15 +113,28 @@ void copyPadded(const T* from, size_t length, size_t padded, T* to) {
   std::memset(to + length, 0, (padded - length) * sizeof(T));
 }
 
-void widenPadded(const int8_t* from, size_t length, size_t padded, float* to) {
-  size_t i = 0;
-  for (; i + 8 <= length; i += 8) {
-    const I16x8 wide = loadWidened(from + i);
-    store(to + i, lowToFloat(wide));
-    store(to + i + 4, highToFloat(wide));
+// `rows` rows of one head, `stride` apart, to rows that are `padded` apart, zeros behind their `length` elements.
+template <typename T>
+void gatherRows(const T* from, size_t stride, size_t rows, size_t length, size_t padded, T* to) {
+  for (size_t row = 0; row < rows; ++row) copyPadded(from + row * stride, length, padded, to + row * padded);
+}
+
+// The same of int8, as floats.
+void gatherRows(const int8_t* from, size_t stride, size_t rows, size_t length, size_t padded, float* to) {
+  const auto widen8 = [](const int8_t* narrow, float* wide) {
+    const I16x8 lanes = loadWidened(narrow);
+    store(wide, lowToFloat(lanes));
+    store(wide + 4, highToFloat(lanes));
+  };
+  for (; rows > 0; --rows, from += stride, to += padded) {
+    size_t i = 0;
+    for (; i + 16 <= length; i += 16) {
+      widen8(from + i, to + i);
+      widen8(from + i + 8, to + i + 8);
+    }
+    for (; i < length; ++i) to[i] = from[i];
+    for (; i < padded; ++i) to[i] = 0;
   }
-  for (; i < length; ++i) to[i] = from[i];
-  for (; i < padded; ++i) to[i] = 0;
 }
 
 // The inner loops take one vector of each row a turn. Unrolled further they are slower: V8 moves the loads of a block
@@ -268,16 +268,16 @@ float softmaxBlock(float* scores, size_t begin, size_t end, float scale, const f
   const size_t alignedEnd = roundUp(end, kLanes);
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-  F32x4 blockMaximum = splat(*maximumSoFar);
   const F32x4 scales = splat(scale);
   for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
-    F32x4 scaled = load(scores + i);
-    if (keyScales != nullptr) scaled = scaled * load(keyScales + i);
-    store(scores + i, scaled * scales);
-    for (size_t lane = i; lane < begin; ++lane) scores[lane] = kMasked;
-    for (size_t lane = std::max(end, i); lane < i + kLanes; ++lane) scores[lane] = kMasked;
-    blockMaximum = maximum(blockMaximum, load(scores + i));
+    F32x4 dots = load(scores + i);
+    if (keyScales != nullptr) dots = dots * load(keyScales + i);
+    store(scores + i, dots * scales);
   }
+  std::fill(scores + alignedBegin, scores + begin, kMasked);
+  std::fill(scores + end, scores + alignedEnd, kMasked);
+  F32x4 blockMaximum = splat(*maximumSoFar);
+  for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) blockMaximum = maximum(blockMaximum, load(scores + i));
   const float newMaximum = horizontalMaximum(blockMaximum);
   const float decay = firstLane(expOfNonPositive(splat(*maximumSoFar - newMaximum)));
   *maximumSoFar = newMaximum;
@@ -359,63 +359,65 @@ class Attention {
     std::fill(scratch_.outputs, scratch_.outputs + heads * scratch_.vStride, 0.0F);
   }
 
-  // Points keys_, narrowKeys_ and values_ at the kv head's rows of [first, end).
-  void loadBlock(uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t end) {
-    const size_t qkDim = shape_.qkHeadDim;
-    const size_t vDim = shape_.vHeadDim;
-    const size_t keyStride = size_t{shape_.numKvHeads} * qkDim;
-    const size_t valueStride = size_t{shape_.numKvHeads} * vDim;
-    const auto headRow = [kvHead](const auto* array, size_t row, size_t stride, size_t dim) {
-      return array + row * stride + kvHead * dim;
-    };
+  // Rows of one of a run's arrays as they are stored.
+  struct Rows {
+    const void* KvRun::*array;
+    size_t headDim;
+    size_t multiple;  // kernels take them in whole steps of so many
+    size_t padded;    // apart in the scratch
+  };
 
-    if (shape_.precision == Precision::kF32) {
-      keys_ = {rowsInPlace<float>(runs_, &KvRun::keys, qkDim, kLanes, keyStride, kvHead, first, end), keyStride};
-      values_ = {rowsInPlace<float>(runs_, &KvRun::values, vDim, kLanes, valueStride, kvHead, first, end), valueStride};
-    } else {
-      keys_.rows = nullptr;
-      values_.rows = nullptr;
-      narrowKeys_ = {rowsInPlace<int8_t>(runs_, &KvRun::keys, qkDim, kInt8Multiple, keyStride, kvHead, first, end),
-                     keyStride};
-    }
-    const bool gatherKeys = shape_.quantizeQuery ? narrowKeys_.rows == nullptr : keys_.rows == nullptr;
-    const bool gatherValues = values_.rows == nullptr;
-
+  // Copies the kv head's rows of [first, end) to `to`.
+  template <typename From, typename To>
+  void gather(const Rows& rows, uint32_t kvHead, uint32_t first, uint32_t end, To* to) const {
+    const size_t stride = shape_.numKvHeads * rows.headDim;
     forEachPiece(runs_, first, end, [&](const Piece& piece) {
-      const KvRun& run = *piece.run;
-      for (uint32_t r = 0; r < piece.rows; ++r) {
-        const uint32_t row = piece.row + r;
-        const size_t at = piece.offset + r;
-        if (shape_.precision == Precision::kF32) {
-          if (gatherKeys) {
-            copyPadded(headRow(static_cast<const float*>(run.keys), row, keyStride, qkDim), qkDim, scratch_.qkStride,
-                       scratch_.keys + at * scratch_.qkStride);
-          }
-          if (gatherValues) {
-            copyPadded(headRow(static_cast<const float*>(run.values), row, valueStride, vDim), vDim, scratch_.vStride,
-                       scratch_.values + at * scratch_.vStride);
-          }
-          continue;
-        }
-        const int8_t* key = headRow(static_cast<const int8_t*>(run.keys), row, keyStride, qkDim);
-        if (gatherKeys && shape_.quantizeQuery) {
-          copyPadded(key, qkDim, scratch_.qkStride, scratch_.narrowKeys + at * scratch_.qkStride);
-        } else if (gatherKeys) {
-          widenPadded(key, qkDim, scratch_.qkStride, scratch_.keys + at * scratch_.qkStride);
-        }
-        widenPadded(headRow(static_cast<const int8_t*>(run.values), row, valueStride, vDim), vDim, scratch_.vStride,
-                    scratch_.values + at * scratch_.vStride);
-        const size_t offset = first - blockFirst + at;
-        scratch_.keyScales[offset] = run.keyScales[size_t{row} * shape_.numKvHeads + kvHead];
-        scratch_.valueScales[offset] = run.valueScales[size_t{row} * shape_.numKvHeads + kvHead];
-      }
+      const auto* from = static_cast<const From*>(piece.run->*rows.array) + piece.row * stride + kvHead * rows.headDim;
+      gatherRows(from, stride, piece.rows, rows.headDim, rows.padded, to + piece.offset * rows.padded);
     });
-    if (gatherKeys && shape_.quantizeQuery) {
-      narrowKeys_ = {scratch_.narrowKeys, scratch_.qkStride};
-    } else if (gatherKeys) {
+  }
+
+  // The kv head's rows of [first, end) where they lie, if one run holds all and they are whole steps; else in
+  // `scratch`.
+  template <typename T>
+  [[nodiscard]] BlockRows<T> rowsOf(const Rows& rows, uint32_t kvHead, uint32_t first, uint32_t end, T* scratch) const {
+    if (rows.headDim % rows.multiple == 0) {
+      const size_t stride = shape_.numKvHeads * rows.headDim;
+      for (const KvRun& run : runs_) {
+        if (run.first <= first && end <= run.first + run.rows) {
+          return {static_cast<const T*>(run.*rows.array) + (first - run.first) * stride + kvHead * rows.headDim,
+                  stride};
+        }
+      }
+    }
+    gather<T>(rows, kvHead, first, end, scratch);
+    return {scratch, rows.padded};
+  }
+
+  // Points keys_ or narrowKeys_, and values_, at the kv head's rows of [first, end), and gathers their scales.
+  void loadBlock(uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t end) {
+    const Rows keys = {&KvRun::keys, shape_.qkHeadDim, kLanes, scratch_.qkStride};
+    const Rows values = {&KvRun::values, shape_.vHeadDim, kLanes, scratch_.vStride};
+    if (shape_.precision == Precision::kF32) {
+      keys_ = rowsOf<float>(keys, kvHead, first, end, scratch_.keys);
+      values_ = rowsOf<float>(values, kvHead, first, end, scratch_.values);
+      return;
+    }
+    if (shape_.quantizeQuery) {
+      const Rows narrow = {&KvRun::keys, shape_.qkHeadDim, kInt8Multiple, scratch_.qkStride};
+      narrowKeys_ = rowsOf<int8_t>(narrow, kvHead, first, end, scratch_.narrowKeys);
+    } else {
+      gather<int8_t>(keys, kvHead, first, end, scratch_.keys);
       keys_ = {scratch_.keys, scratch_.qkStride};
     }
-    if (gatherValues) values_ = {scratch_.values, scratch_.vStride};
+    gather<int8_t>(values, kvHead, first, end, scratch_.values);
+    values_ = {scratch_.values, scratch_.vStride};
+    forEachPiece(runs_, first, end, [&](const Piece& piece) {
+      const size_t scale = size_t{piece.row} * shape_.numKvHeads + kvHead;
+      const size_t offset = first - blockFirst + piece.offset;
+      gatherRows(piece.run->keyScales + scale, shape_.numKvHeads, piece.rows, 1, 1, scratch_.keyScales + offset);
+      gatherRows(piece.run->valueScales + scale, shape_.numKvHeads, piece.rows, 1, 1, scratch_.valueScales + offset);
+    });
   }
 
   // Adds positions [begin, end) of the loaded block, whose rows start at `first`, to one query's sums.

@@ -1,19 +1,16 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
 
 import type { AxeResults } from 'axe-core';
 import { chromium, type Browser, type BrowserContextOptions, type Page } from 'playwright';
-import { build } from 'vite';
-import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 
 import { browsers } from '../../scripts/lib/tools.mjs';
 import { DEFAULT_SETTINGS, formatSettings, type Settings } from '../../web/demo/src/settings.js';
 import { chromiumArguments } from '../web/browsers/chromium.js';
+import { buildDemo } from './build-demo.js';
 import { serveFolder, type StaticServer } from './static-server.js';
 
-const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
-const outDir = path('../../build/demo-e2e');
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 const PHONE = { width: 375, height: 812 };
@@ -26,15 +23,7 @@ let complaints: string[] = [];
 let closing: (() => Promise<void>)[] = [];
 
 beforeAll(async () => {
-  // The runner's own value would make it another build than the one that is shipped.
-  vi.stubEnv('NODE_ENV', 'production');
-  await build({
-    configFile: path('../../web/demo/vite.config.ts'),
-    logLevel: 'warn',
-    build: { outDir, emptyOutDir: true },
-  });
-  vi.unstubAllEnvs();
-  server = await serveFolder(outDir);
+  server = await serveFolder(await buildDemo('demo-e2e'));
   browser = await chromium.launch({ executablePath: browsers.chromium(), args: chromiumArguments });
 }, 120_000);
 

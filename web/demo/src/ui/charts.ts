@@ -1,3 +1,5 @@
+// Before uPlot, which reads the browser's language as it is imported.
+import { numbers } from './numbers.js';
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import type { Precision, Sample } from '../protocol.js';
@@ -136,7 +138,7 @@ class Chart {
           y: { range: () => [0, this.#top()] },
         },
         axes: [
-          { ...axis, size: 32 },
+          { ...axis, size: 32, values: (_plot, ticks) => ticks.map((tick) => numbers.format(tick)) },
           {
             ...axis,
             size: 72,
