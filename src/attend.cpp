@@ -325,6 +325,8 @@ class Attention {
       const uint32_t blockFirst = block * kBlockPositions;
       const uint32_t first = std::max(blockFirst, firstOf(position));
       const uint32_t end = std::min(blockFirst + kBlockPositions, last + 1);
+      // int8 rows are a quarter as long, and gathered in order anyway.
+      if (shape_.precision == Precision::kF32) touchBlock(first, end);
       for (uint32_t kvHead = 0; kvHead < shape_.numKvHeads; ++kvHead) {
         loadBlock(kvHead, blockFirst, first, end);
         for (uint32_t row = 0; row < rows; ++row) {
@@ -392,6 +394,22 @@ class Attention {
     }
     gather<T>(rows, kvHead, first, end, scratch);
     return {scratch, rows.padded};
+  }
+
+  // Reads a byte of each cache line of [first, end), in order of address. The kernels go through a block once for each
+  // head, in strides; a real step finds the layer's rows in no near cache, and then waits for memory at every stride.
+  void touchBlock(uint32_t first, uint32_t end) const {
+    constexpr size_t kCacheLine = 64;
+    uint32_t sum = 0;
+    const auto touch = [&sum](const void* array, const Piece& piece, size_t rowBytes) {
+      const auto* bytes = static_cast<const uint8_t*>(array) + piece.row * rowBytes;
+      for (size_t i = 0; i < piece.rows * rowBytes; i += kCacheLine) sum += bytes[i];
+    };
+    forEachPiece(runs_, first, end, [&](const Piece& piece) {
+      touch(piece.run->keys, piece, size_t{shape_.numKvHeads} * shape_.qkHeadDim * sizeof(float));
+      touch(piece.run->values, piece, size_t{shape_.numKvHeads} * shape_.vHeadDim * sizeof(float));
+    });
+    asm volatile("" ::"r"(sum));  // so that no compiler drops the loads
   }
 
   // Points keys_ or narrowKeys_, and values_, at the kv head's rows of [first, end), and gathers their scales.

@@ -1,5 +1,7 @@
 #include "convolve.h"
 
+#include <algorithm>
+
 #include "simd.h"
 
 namespace needle3 {
@@ -13,7 +15,10 @@ F32x4 sumTaps(const ConvTap* taps, F32x4 sum, size_t begin, LoadLanes loadLanes)
 
 // kCount taps in one pass; kContinue: on top of what `out` holds.
 template <size_t kCount, bool kContinue>
-void convolvePass(const ConvTap* taps, size_t dim, float* out) {
+void convolvePass(const ConvTap* passed, size_t dim, float* out) {
+  // Copied, since a compiler must take it that a store to `out` changes what `passed` points to.
+  ConvTap taps[kCount];
+  std::copy_n(passed, kCount, taps);
   const auto sum = [&](auto loadLanes) {
     return kContinue ? sumTaps<kCount>(taps, loadLanes(out), 0, loadLanes)
                      : sumTaps<kCount>(taps, loadLanes(taps[0].weights) * loadLanes(taps[0].x), 1, loadLanes);

@@ -123,9 +123,14 @@ inline F32x4 loadSplat(const float* p) { return splat(*p); }
 inline I16x8 load(const int16_t* p) { return loadAs<I16x8>(p); }
 // Eight int8, sign-extended.
 inline I16x8 loadWidened(const int8_t* p) {
+#if defined(__SSE2__)
+  const __m128i narrow = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return {__builtin_bit_cast(Lanes<int16_t>::Type, _mm_srai_epi16(_mm_unpacklo_epi8(narrow, narrow), 8))};
+#else
   Lanes<int8_t, 8>::Type narrow;
   std::memcpy(&narrow, p, sizeof(narrow));
   return {__builtin_convertvector(narrow, Lanes<int16_t>::Type)};
+#endif
 }
 inline void store(float* p, F32x4 x) { std::memcpy(p, &x.v, sizeof(x.v)); }
 inline void store(int16_t* p, I16x8 x) { std::memcpy(p, &x.v, sizeof(x.v)); }
@@ -170,12 +175,22 @@ inline I32x4 dotPairs(I16x8 a, I16x8 b) {
 }
 // The low or high four lanes as floats.
 inline F32x4 lowToFloat(I16x8 a) {
-  const Lanes<int16_t, 8>::Type half = {a.v[0], a.v[1], a.v[2], a.v[3]};
-  return {__builtin_convertvector(half, Lanes<float>::Type)};
+#if defined(__SSE2__)
+  const __m128i lanes = __builtin_bit_cast(__m128i, a.v);
+  const __m128i wide = _mm_srai_epi32(_mm_unpacklo_epi16(lanes, lanes), 16);
+  return {__builtin_bit_cast(Lanes<float>::Type, _mm_cvtepi32_ps(wide))};
+#else
+  return {Lanes<float>::Type{float(a.v[0]), float(a.v[1]), float(a.v[2]), float(a.v[3])}};
+#endif
 }
 inline F32x4 highToFloat(I16x8 a) {
-  const Lanes<int16_t, 8>::Type half = {a.v[4], a.v[5], a.v[6], a.v[7]};
-  return {__builtin_convertvector(half, Lanes<float>::Type)};
+#if defined(__SSE2__)
+  const __m128i lanes = __builtin_bit_cast(__m128i, a.v);
+  const __m128i wide = _mm_srai_epi32(_mm_unpackhi_epi16(lanes, lanes), 16);
+  return {__builtin_bit_cast(Lanes<float>::Type, _mm_cvtepi32_ps(wide))};
+#else
+  return {Lanes<float>::Type{float(a.v[4]), float(a.v[5]), float(a.v[6]), float(a.v[7])}};
+#endif
 }
 // Four vectors of integers within int8 as sixteen bytes.
 inline void storeNarrowed(int8_t* p, I32x4 a, I32x4 b, I32x4 c, I32x4 d) {
