@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // @ts-check
-// Fills in the tables of docs/performance.md from bench/results, so that its figures are always measured ones.
+// Fills in the tables of docs/performance.md and README.md from bench/results, so that figures are always measured ones.
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -12,8 +12,8 @@ import { formatRatio, formatTime, medianRatio } from './lib/table.mjs';
 
 const usage = `usage: node bench/tables.mjs
 
-Replaces what stands between <!-- bench:NAME --> and <!-- /bench --> in docs/performance.md by figures from
-bench/results: node.json, and chromium.json, firefox.json and peers.json where they are.
+Replaces what stands between <!-- bench:NAME --> and <!-- /bench --> in docs/performance.md and README.md by figures
+from bench/results: node.json, and chromium.json, firefox.json and peers.json where they are.
 `;
 
 const { values } = parseArgs({ options: { help: { type: 'boolean', default: false } } });
@@ -199,24 +199,43 @@ function machine({ machine: m, timing }) {
   ].join('\n');
 }
 
+/** README's: what a reader wants to know first, in medians. */
+function summary() {
+  const positions = [128, 1024, 8192];
+  const ours = Object.entries(formats).map(([format, label]) => [
+    `attend, ${label}`,
+    ...positions.map((n) => {
+      const { core, scalar } = timingsOf(node, `attend/${format}/global/${n}`);
+      return `${formatTime(core.median)} (${formatRatio(scalar, core)})`;
+    }),
+  ]);
+  return markdown([['µs for one layer, one query', ...positions.map((n) => `${grouped(n)} positions`)], ...ours]);
+}
+
 const none = 'Not measured yet.';
-const sections = {
-  machine: machine(node),
-  attend: attend(),
-  rows: rows(),
-  small: small(),
-  step: step(),
-  browsers: browserTable(),
-  peers: peers === undefined ? none : peerTable(peers),
+/** @type {Record<string, Record<string, string>>} */
+const pages = {
+  'docs/performance.md': {
+    machine: machine(node),
+    attend: attend(),
+    rows: rows(),
+    small: small(),
+    step: step(),
+    browsers: browserTable(),
+    peers: peers === undefined ? none : peerTable(peers),
+  },
+  'README.md': { summary: summary() },
 };
 
-const path = join(root, 'docs', 'performance.md');
-let text = readFileSync(path, 'utf8');
-for (const [name, content] of Object.entries(sections)) {
-  const section = new RegExp(`(<!-- bench:${name} -->\n)[^]*?(<!-- /bench -->)`);
-  if (!section.test(text)) fail(`docs/performance.md has no <!-- bench:${name} --> … <!-- /bench -->`);
-  text = text.replace(section, (_, begin, end) => `${begin}\n${content}\n\n${end}`);
+for (const [page, sections] of Object.entries(pages)) {
+  const path = join(root, page);
+  let text = readFileSync(path, 'utf8');
+  for (const [name, content] of Object.entries(sections)) {
+    const section = new RegExp(`(<!-- bench:${name} -->\n)[^]*?(<!-- /bench -->)`);
+    if (!section.test(text)) fail(`${page} has no <!-- bench:${name} --> … <!-- /bench -->`);
+    text = text.replace(section, (_, begin, end) => `${begin}\n${content}\n\n${end}`);
+  }
+  // As `npm run format` leaves it.
+  writeFileSync(path, await format(text, { ...(await resolveConfig(path)), filepath: path }));
+  console.log(`Written: ${page}`);
 }
-// As `npm run format` leaves it.
-writeFileSync(path, await format(text, { ...(await resolveConfig(path)), filepath: path }));
-console.log('Written: docs/performance.md');

@@ -596,6 +596,23 @@ describe('abort', () => {
     expect(result).toMatchObject({ stopReason: 'aborted', tokens: 0, position: PROMPT.length });
   });
 
+  it('arrives as a message in the middle of a model that never waits', async () => {
+    const controller = new AbortController();
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => controller.abort();
+    const config = { ...PLAIN, maxSeqLen: 2 ** 20 };
+    // It answers at once, and would do so for a million tokens.
+    const model = constantModel(new Float32Array(config.outVocab || config.vocabSize));
+    const onPrompt = (): void => port2.postMessage('stop');
+    const { stopReason, tokens } = await run(
+      { maxNewTokens: 1_000_000, signal: controller.signal, onPrompt },
+      { model, config },
+    );
+    port1.close();
+    expect(stopReason).toBe('aborted');
+    expect(tokens).toBeGreaterThan(0);
+  });
+
   it('before the loop has begun, by closing the stream, runs nothing', async () => {
     const state = (await needle3()).createDecodeState(CONFIG);
     const model = new SmallModel(CONFIG);

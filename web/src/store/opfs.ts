@@ -24,6 +24,16 @@ function hasName(error: unknown, name: string): boolean {
   return (error as { name?: unknown } | null)?.name === name;
 }
 
+/**
+ * What a failed write means. Chromium says that the quota is full, or else, when the write is still under way at the
+ * moment it finds out, cuts the pipe to the file: an AbortError, though nobody aborted. (What `estimate()` gives tells
+ * nothing: Chromium always reports 10 GiB to spare.)
+ */
+function writeError(error: unknown): unknown {
+  if (!hasName(error, 'AbortError')) return error;
+  return Object.assign(new Error('the write was cut off', { cause: error }), { name: 'QuotaExceededError' });
+}
+
 /** Undefined where there is no such file, or only the empty one that a first put leaves when it dies. */
 async function openRecord(directory: FileSystemDirectoryHandle, fileName: string): Promise<File | undefined> {
   try {
@@ -99,10 +109,11 @@ export async function openPrivateFileStore(name: string): Promise<SnapshotBacken
           await writer.write(bytes);
           await writer.close();
         } catch (error) {
-          // Either may fail in its turn, as on a stream that has failed; the error to tell is the first.
+          // Each of these may fail in its turn, as on a stream that has failed; the error to tell is the first.
           await writer?.abort().catch(() => undefined);
-          if ((await handle.getFile()).size === 0) await files.removeEntry(fileName).catch(() => undefined);
-          throw error;
+          const left = await handle.getFile().catch(() => undefined);
+          if (left?.size === 0) await files.removeEntry(fileName).catch(() => undefined);
+          throw writeError(error);
         }
       }),
     get: (name) =>
