@@ -433,8 +433,10 @@ class Attention {
     forEachPiece(runs_, first, end, [&](const Piece& piece) {
       const size_t scale = size_t{piece.row} * shape_.numKvHeads + kvHead;
       const size_t offset = first - blockFirst + piece.offset;
-      gatherRows(piece.run->keyScales + scale, shape_.numKvHeads, piece.rows, 1, 1, scratch_.keyScales + offset);
-      gatherRows(piece.run->valueScales + scale, shape_.numKvHeads, piece.rows, 1, 1, scratch_.valueScales + offset);
+      for (size_t row = 0; row < piece.rows; ++row) {
+        scratch_.keyScales[offset + row] = piece.run->keyScales[scale + row * shape_.numKvHeads];
+        scratch_.valueScales[offset + row] = piece.run->valueScales[scale + row * shape_.numKvHeads];
+      }
     });
   }
 
