@@ -166,7 +166,8 @@ class State {
 };
 
 int lastCode() { return static_cast<int>(instance().last.code()); }
-std::string lastMessage() { return instance().last.message(); }
+// Null-terminated UTF-8. Not a std::string: making one takes memory, of which there may be none left.
+Address lastMessage() { return reinterpret_cast<Address>(instance().last.message()); }
 double allocatedBytes() { return static_cast<double>(instance().memory.liveBytes()); }
 
 constexpr size_t kArrayAlignment = 16;

@@ -56,6 +56,7 @@ struct Scratch {
       : qkStride(roundUp(size_t{shape.qkHeadDim}, kInt8Multiple)), vStride(roundUp(size_t{shape.vHeadDim}, kLanes)) {
     const uint64_t queryHeads = uint64_t{kQueryRows} * shape.numHeads;
     const uint64_t group = shape.numHeads / shape.numKvHeads;
+    const uint64_t blockRows = kBlockPositions;  // products in 64 bits: they may pass what wasm can address
     queries = carver.take<float>(shape.quantizeQuery ? 0 : queryHeads * qkStride);
     quantizedQueries = carver.take<int16_t>(shape.quantizeQuery ? queryHeads * qkStride : 0);
     narrowQuery = carver.take<int8_t>(shape.quantizeQuery ? qkStride : 0);
@@ -63,9 +64,9 @@ struct Scratch {
     maxima = carver.take<float>(queryHeads);
     sums = carver.take<float>(queryHeads);
     outputs = carver.take<float>(queryHeads * vStride);
-    keys = carver.take<float>(kBlockPositions * qkStride);
-    narrowKeys = carver.take<int8_t>(kBlockPositions * qkStride);
-    values = carver.take<float>(kBlockPositions * vStride);
+    keys = carver.take<float>(blockRows * qkStride);
+    narrowKeys = carver.take<int8_t>(blockRows * qkStride);
+    values = carver.take<float>(blockRows * vStride);
     keyScales = carver.take<float>(kScoreStride);
     valueScales = carver.take<float>(kScoreStride);
     weights = carver.take<float>(group * kScoreStride);

@@ -173,7 +173,7 @@ Status DecodeState::checkSite(uint32_t site) const {
 
 Status DecodeState::refuseInStep() const {
   if (!inStep()) return {};
-  return Status(ErrorCode::kRange) << "not in the middle of a step: advance or discard it first";
+  return Status(ErrorCode::kRange) << "the state is in the middle of a step: advance or discard it first";
 }
 
 Status DecodeState::checkStepRows(uint32_t rows) const {
@@ -210,7 +210,7 @@ Status DecodeState::checkKvRows(std::span<const float> keys, std::span<const flo
   NEEDLE3_RETURN_IF_ERROR(checkRows("keys", keys.size(), config_.kDim(), rows));
   NEEDLE3_RETURN_IF_ERROR(checkRows("values", values.size(), config_.vDim(), &valueRows));
   if (valueRows == *rows) return {};
-  return Status(ErrorCode::kShape) << "keys have " << *rows << " rows, values " << valueRows;
+  return Status(ErrorCode::kShape) << "rows of the keys: " << *rows << ", of the values: " << valueRows;
 }
 
 Status DecodeState::checkKvFinite(uint32_t layer, const float* keys, const float* values, uint32_t rows,
@@ -338,7 +338,8 @@ Status DecodeState::appendAndAttend(uint32_t layer, std::span<const float> query
   NEEDLE3_RETURN_IF_ERROR(checkLayer(layer));
   NEEDLE3_RETURN_IF_ERROR(checkRows("query", query.size(), config_.qDim(), &queryRows));
   NEEDLE3_RETURN_IF_ERROR(checkKvRows(keys, values, &rows));
-  if (queryRows != rows) return Status(ErrorCode::kShape) << "query has " << queryRows << " rows, keys " << rows;
+  if (queryRows != rows)
+    return Status(ErrorCode::kShape) << "rows of the query: " << queryRows << ", of the keys: " << rows;
   NEEDLE3_RETURN_IF_ERROR(checkLength("out", out.size(), rows * config_.attnOutDim()));
   NEEDLE3_RETURN_IF_ERROR(checkStepRows(rows));
   NEEDLE3_RETURN_IF_ERROR(checkHeld(layer, position_));

@@ -391,7 +391,8 @@ class SnapshotReader {
 namespace {
 
 Status checkSave(const DecodeState& state, size_t fingerprintBytes) {
-  if (state.inStep()) return Status(ErrorCode::kRange) << "not in the middle of a step: advance or discard it first";
+  if (state.inStep())
+    return Status(ErrorCode::kRange) << "the state is in the middle of a step: advance or discard it first";
   if (fingerprintBytes <= kMaxFingerprintBytes) return {};
   return Status(ErrorCode::kRange) << "a fingerprint of " << fingerprintBytes << " bytes: must be at most "
                                    << kMaxFingerprintBytes;

@@ -137,7 +137,7 @@ TEST_F(Errors, LengthsThatDoNotFitTheGeometryAreShapeErrors) {
         "keys of length 11: must be a positive multiple of 12");
   shape([&](DecodeState& s) { return s.writeKv(0, zeros(12), zeros(15)); },
         "values of length 15: must be a positive multiple of 14");
-  shape([&](DecodeState& s) { return s.writeKv(0, zeros(24), zeros(14)); }, "keys have 2 rows, values 1");
+  shape([&](DecodeState& s) { return s.writeKv(0, zeros(24), zeros(14)); }, "rows of the keys: 2, of the values: 1");
   shape([&](DecodeState& s) { return s.writeKvAt(0, zeros(0), zeros(0), 7); },
         "keys of length 0: must be a positive multiple of 12");
   shape(
@@ -157,7 +157,7 @@ TEST_F(Errors, LengthsThatDoNotFitTheGeometryAreShapeErrors) {
         auto x = zeros(56);
         return s.appendAndAttend(0, zeros(24), zeros(24), zeros(28), x);
       },
-      "query has 1 rows, keys 2");
+      "rows of the query: 1, of the keys: 2");
   shape(
       [&](DecodeState& s) {
         auto x = zeros(28);

@@ -507,6 +507,53 @@ describe('the hook on the logits', () => {
   });
 });
 
+describe('the logits that a forward call gives', () => {
+  /** Its best token is always the one after the last it was fed, in the one array that it has. */
+  class Successor implements DecodeModel {
+    constructor(readonly logits: { readonly view: Float32Array }) {}
+    forward(state: DecodeState, tokens: Uint32Array): Float32Array {
+      for (const token of tokens) state.pushToken(token);
+      state.advance(tokens.length);
+      const { view } = this.logits;
+      view.fill(0);
+      view[(tokens.at(-1)! + 1) % view.length] = 1;
+      return view;
+    }
+  }
+  const length = PLAIN.outVocab || PLAIN.vocabSize;
+
+  it('are read before another stream of the same model can overwrite them', async () => {
+    const model = new Successor({ view: new Float32Array(length) });
+    const runs = [[0], [8]].map((prompt) => run({ maxNewTokens: 5 }, { model, prompt, config: PLAIN }));
+    const [one, other] = await Promise.all(runs);
+    expect(one.list).toEqual([1, 2, 3, 4, 5]);
+    expect(other.list).toEqual([9, 10, 11, 12, 13]);
+  });
+
+  it('may be a view of wasm memory that grows before a token is drawn', async () => {
+    const needle = await needle3();
+    const logits = needle.allocate(length);
+    const grown: { dispose(): void }[] = [];
+    const onPrompt = (): void => void grown.push(needle.allocate(2 ** 20));
+    const { list } = await run(
+      { maxNewTokens: 3, onPrompt },
+      { model: new Successor(logits), prompt: [0], config: PLAIN },
+    );
+    expect(list).toEqual([1, 2, 3]);
+    for (const array of [logits, ...grown]) array.dispose();
+  });
+
+  it('are refused where the hook has transferred them', async () => {
+    const hook = (logits: Float32Array): void => void structuredClone(logits, { transfer: [logits.buffer] });
+    await expectRejection(run({ maxNewTokens: 3, logits: hook }), 'shape', 'logits');
+  });
+
+  it('and the tokens that the hook sees do not decide when to stop', async () => {
+    const hook = (_: Float32Array, generated: readonly number[]): void => void ((generated as number[]).length = 0);
+    expect(await run({ maxNewTokens: 3, logits: hook })).toMatchObject({ stopReason: 'max-new-tokens', tokens: 3 });
+  });
+});
+
 describe('abort', () => {
   /** Stops after so many forward calls; what is left of the sequence then goes on as if nothing had been. */
   async function abortAfter(forwards: number, how: 'signal' | 'break'): Promise<void> {

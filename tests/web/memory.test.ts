@@ -297,3 +297,49 @@ describe('memory that runs out', () => {
     expectSameTrace(steps(state, inputs, 1, 2), steps(twin, inputs, 1, 2), 'after the failure');
   });
 });
+
+describe('memory used up to its last block', () => {
+  it('leaves every error what it is, and the state as it was', async () => {
+    const needle = await loadNeedle3({ maximumMemoryBytes: await startBytes() });
+    const state = needle.createDecodeState(PLAIN, { capacityHint: 1 });
+    const { q, k, v, out } = widths(PLAIN);
+    const keys = needle.allocate(k);
+    const values = needle.allocate(v);
+    const query = needle.allocate(q);
+    const rows = needle.allocate(out);
+    const snapshot = state.save();
+    const before = needle.memory.allocatedBytes;
+    const fillers = [];
+    for (let length = MIB; length >= 1;) {
+      try {
+        fillers.push(needle.allocate(length - 1));
+      } catch {
+        length = Math.floor(length / 2);
+      }
+    }
+    const short = keys.subarray(0, k - 1);
+    expectError(() => state.writeKv(0, short, values), 'shape', 'keys');
+    expectError(() => state.attend(0, query, rows), 'range', 'layer 0');
+    expectError(() => state.engramIndices(), 'range', 'token');
+    expectError(() => state.mark(), 'out-of-memory', 'mark');
+    expectError(() => state.fork(), 'out-of-memory', 'fork');
+    expectError(() => needle.createDecodeState(PLAIN), 'out-of-memory', 'createDecodeState');
+    expectError(() => needle.restoreDecodeState(snapshot), 'out-of-memory', 'restoreDecodeState');
+    for (const filler of fillers) filler.dispose();
+    expect(needle.memory.allocatedBytes).toBe(before);
+    state.appendAndAttend(0, query, keys, values, rows);
+    state.advance();
+    expect(state.position).toBe(1);
+    needle.createDecodeState(PLAIN, { capacityHint: 1 }).dispose();
+  });
+
+  it('is refused where scratch alone would pass 4 GiB', async () => {
+    const needle = await loadNeedle3();
+    const wide = { ...PLAIN, numHeads: 1, numKvHeads: 1, numLayers: 1, maxSeqLen: 1, qkHeadDim: 1, vHeadDim: 1 };
+    for (const width of ['qkHeadDim', 'vHeadDim'] as const) {
+      const config = { ...wide, [width]: 2 ** 26 + 1 };
+      expectError(() => needle.createDecodeState(config), 'out-of-memory', 'createDecodeState');
+    }
+    expect(needle.memory.allocatedBytes).toBe(0);
+  });
+});

@@ -19,6 +19,16 @@ export function isFloat32Array(value: unknown): value is Float32Array {
   return typedArrayTag.call(value) === 'Float32Array';
 }
 
+const lengthGetter = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Uint8Array.prototype), 'length') as {
+  readonly get: (this: unknown) => number;
+};
+const typedArrayLength = lengthGetter.get;
+
+/** Elements of a typed array, also where a subclass says otherwise. */
+export function elementsOf(array: Float32Array): number {
+  return typedArrayLength.call(array);
+}
+
 export function isUint8Array(value: unknown): value is Uint8Array {
   return typedArrayTag.call(value) === 'Uint8Array';
 }

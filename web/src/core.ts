@@ -2,7 +2,7 @@
  * The Embind surface of the WebAssembly core, as bindings/bindings.cpp registers it.
  *
  * Addresses are byte offsets into linear memory. Lengths count elements, not bytes. A method that returns `code`
- * gives 0 for success or an index into `ERROR_CODES`; `lastMessage()` then says what was wrong, in the core's words.
+ * gives 0 for success or an index into `ERROR_CODES`; `lastMessage()` then says where to read what was wrong, in the core's words.
  * Nothing here checks JavaScript types: Embind coerces silently, so the callers in this package check first.
  */
 
@@ -104,7 +104,8 @@ export interface CoreState {
 /** The module: what is not tied to one state. */
 export interface CoreModule {
   lastCode(): number;
-  lastMessage(): string;
+  /** Address of the message of the last call that failed: UTF-8, null-terminated. */
+  lastMessage(): number;
   /** Bytes that live states, marks and arrays own (not staging or scratch). */
   allocatedBytes(): number;
 

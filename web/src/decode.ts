@@ -5,6 +5,7 @@ import {
   checkNumber,
   checkObject,
   copyTokens,
+  elementsOf,
   isFloat32Array,
   MAX_UINT32,
   wrongType,
@@ -30,8 +31,8 @@ import { Needle3Error } from './errors.js';
 export interface DecodeModel {
   /**
    * Takes the state on by `tokens.length` positions and gives the logits of the last one, outVocab of them (vocabSize
-   * where that is 0). The array may be the same each time; it is read before the next call. Where it throws, the step
-   * under way is discarded.
+   * where that is 0). The array may be the same each time, and a view of wasm memory: it is copied as soon as it arrives.
+   * Where it throws, the step under way is discarded.
    *
    * @param state - the state that `decode` was called with
    * @param tokens - at least one token id, in a buffer of its own
@@ -79,8 +80,8 @@ export interface DecodeOptions {
   /** Called after each batch of the prompt, with the tokens fed so far and the tokens of the prompt. */
   readonly onPrompt?: ((done: number, total: number) => void) | undefined;
   /**
-   * Masks (−∞) or biases the logits in place before a token is drawn. `generated` holds the tokens yielded so far.
-   * The array may be the model's own.
+   * Masks (−∞) or biases the logits in place before a token is drawn: a copy of what `forward` gave. `generated` holds
+   * the tokens yielded so far.
    */
   readonly logits?: ((logits: Float32Array, generated: readonly number[]) => void | Promise<void>) | undefined;
   /**
@@ -266,6 +267,10 @@ class Run {
   readonly #generated: number[] = [];
   /** Where the state was when this run last looked: it may be disposed of by the time that the result is asked for. */
   #position: number;
+  /** Of the last forward call, in an array of the run's own. */
+  readonly #logits: Float32Array<ArrayBuffer>;
+  readonly #logitsLength: number;
+  #yielded = 0;
   #draws = 0;
   #turnBegan = 0;
 
@@ -275,6 +280,9 @@ class Run {
     this.#prompt = prompt;
     this.#settings = settings;
     this.#position = state.position;
+    const { outVocab, vocabSize } = state.config;
+    this.#logitsLength = outVocab === 0 ? vocabSize : outVocab;
+    this.#logits = new Float32Array(this.#logitsLength);
     this.result = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
@@ -300,7 +308,7 @@ class Run {
   /** Settles the result; a second time does nothing. */
   finish(stopReason: StopReason): void {
     this.#look();
-    this.#resolve({ stopReason, tokens: this.#generated.length, position: this.#position });
+    this.#resolve({ stopReason, tokens: this.#yielded, position: this.#position });
   }
 
   #look(): void {
@@ -315,13 +323,12 @@ class Run {
     checkIdle(this.#state);
     checkPromptLength(this.#state, total);
 
-    let logits: Float32Array | undefined;
     this.#turnBegan = performance.now();
     for (let done = 0; done < total;) {
       await this.#letEventsIn();
       if (signal?.aborted) return 'aborted';
       const batch = prompt.slice(done, done + promptBatch);
-      logits = await this.#forward(batch);
+      await this.#forward(batch);
       done += batch.length;
       onPrompt?.(done, total);
     }
@@ -329,17 +336,18 @@ class Run {
     for (;;) {
       if (maxNewTokens === 0) return 'max-new-tokens';
       if (signal?.aborted) return 'aborted';
-      const token = await this.#choose(logits!);
+      const token = await this.#choose();
       if (token === undefined) return 'aborted';
       if (stopTokens.has(token)) return 'stop-token';
       this.#generated.push(token);
+      this.#yielded += 1;
       yield token;
-      if (this.#generated.length >= maxNewTokens) return 'max-new-tokens';
+      if (this.#yielded >= maxNewTokens) return 'max-new-tokens';
       await this.#letEventsIn();
       checkIdle(this.#state);
       if (this.#state.position >= this.#state.config.maxSeqLen) return 'max-seq-len';
       if (signal?.aborted) return 'aborted';
-      logits = await this.#forward(Uint32Array.of(token));
+      await this.#forward(Uint32Array.of(token));
     }
   }
 
@@ -354,15 +362,17 @@ class Run {
   }
 
   /** One forward call, checked. The step that a failing one leaves is discarded. */
-  async #forward(tokens: Uint32Array<ArrayBuffer>): Promise<Float32Array> {
+  async #forward(tokens: Uint32Array<ArrayBuffer>): Promise<void> {
     const state = this.#state;
     checkIdle(state);
     const before = state.position;
     const { length } = tokens;
-    let logits: Float32Array;
     busy.add(state);
     try {
-      logits = await this.#model.forward(state, tokens);
+      // An array that comes at once is read at once: before the next await the model may serve another stream with it,
+      // or memory grow under it.
+      const given = this.#model.forward(state, tokens);
+      const logits = isFloat32Array(given) ? given : await given;
       const core = coreOf(state, 'decode');
       const after = core.position();
       if (after !== before + length || core.inStep()) {
@@ -373,6 +383,7 @@ class Run {
         );
       }
       this.#checkLogits(logits);
+      this.#logits.set(logits);
     } catch (error) {
       if (!isDisposed(state)) state.discard();
       throw error;
@@ -380,33 +391,28 @@ class Run {
       busy.delete(state);
       this.#look();
     }
-    return logits;
   }
 
   #checkLogits(logits: Float32Array): void {
     if (!isFloat32Array(logits)) wrongType('decode', 'the logits that forward gives', 'a Float32Array', logits);
-    const { outVocab, vocabSize } = this.#state.config;
-    const expected = outVocab === 0 ? vocabSize : outVocab;
-    if (logits.length !== expected) {
-      throw new Needle3Error('shape', `decode: forward must give ${expected} logits; got ${logits.length}`);
+    const expected = this.#logitsLength;
+    if (elementsOf(logits) !== expected) {
+      throw new Needle3Error('shape', `decode: forward must give ${expected} logits; got ${elementsOf(logits)}`);
     }
   }
 
   /** The next token, or undefined where the run was aborted meanwhile. */
-  async #choose(fromModel: Float32Array): Promise<number | undefined> {
+  async #choose(): Promise<number | undefined> {
     const { temperature, topK, topP, seed, signal, logits: hook } = this.#settings;
-    const heap = heapOf(this.#state);
-    let logits = fromModel;
     if (hook !== undefined) {
-      // While the hook works, linear memory may grow and detach a view of it.
-      if (logits.buffer === heap.buffer) logits = logits.slice();
-      await hook(logits, this.#generated);
+      await hook(this.#logits, this.#generated);
       if (signal?.aborted) return undefined;
+      this.#checkLogits(this.#logits); // the hook may have transferred it
     }
     coreOf(this.#state, 'decode');
-    this.#checkLogits(logits);
+    const heap = heapOf(this.#state);
     const [a] = heap.operands;
-    heap.take(a, 'decode', 'logits', logits);
+    heap.take(a, 'decode', 'logits', this.#logits);
     heap.place('decode', 1, 'in');
     const token = heap.core.sample(a.address, a.length, temperature, topK, topP, seed, this.#draws);
     heap.release();

@@ -1,5 +1,5 @@
 import { wasmArraySpan, type Allocation } from './arrays.js';
-import { isFloat32Array, wrongType } from './check.js';
+import { elementsOf, isFloat32Array, wrongType } from './check.js';
 import { ERROR_CODES, type CoreModule, type CoreState, type WasmMemory } from './core.js';
 import { Needle3Error } from './errors.js';
 
@@ -101,7 +101,9 @@ export class Heap {
 
   /** The error that the core's last call ended with. */
   error(method: string, code: number): Needle3Error {
-    return new Needle3Error(ERROR_CODES[code] as Needle3Error['code'], `${method}: ${this.core.lastMessage()}`);
+    const begin = this.core.lastMessage() >>> 0;
+    const text = new TextDecoder().decode(this.u8.slice(begin, this.u8.indexOf(0, begin)));
+    return new Needle3Error(ERROR_CODES[code] as Needle3Error['code'], `${method}: ${text}`);
   }
 
   /** The error of a call that says only that it failed. */
@@ -148,7 +150,7 @@ export class Heap {
     operand.name = name;
     operand.foreign = false;
     if (isFloat32Array(value)) {
-      operand.length = value.length;
+      operand.length = elementsOf(value);
       operand.staged = true;
       // A caller's view of linear memory is kept as an address: reserving the staging area may detach it.
       if (value.buffer === this.buffer) {
