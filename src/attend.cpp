@@ -14,132 +14,98 @@ namespace {
 constexpr size_t kLanes = 4;
 // Rows whose scores are reduced together: four sums make one vector.
 constexpr size_t kTileRows = 4;
-// Vectors of a value row whose sums stay in registers together.
+// Query heads that share a pass over keys and values.
+constexpr uint32_t kTileHeads = 2;
+// Vectors of a value row whose sums stay in registers together, and their floats.
 constexpr size_t kWideVectors = 4;
+constexpr size_t kWide = kWideVectors * kLanes;
 // Floats between the scores of two heads: a block, and what the last tile of rows may overwrite.
 constexpr size_t kScoreStride = kBlockPositions + 4;
-// Widened int8 keys are taken eight at a time.
-constexpr size_t kInt8Multiple = 8;
+// Integer products are taken eight at a time.
+constexpr size_t kInt16Lanes = 8;
+// From so many queries on f32 rows are gathered, too: below, that costs more than rows that lie close together save.
+constexpr uint32_t kGatherQueries = 3;
 
 template <typename T>
 constexpr T roundUp(T n, size_t multiple) {
   return static_cast<T>((n + multiple - 1) / multiple * multiple);
 }
 
-// Rows of one kv head for the positions [first, end) of one block, `stride` elements apart and padded with zeros to
-// whole vectors: where they lie if that is so there, else gathered.
-template <typename T>
-struct BlockRows {
-  const T* rows;  // of position `first`
+// Keys of one kv head at the positions [first, end) of one block, as floats or int8, `stride` elements apart and padded
+// with zeros to whole vectors: where they lie if that is so there, else gathered.
+struct BlockKeys {
+  const void* rows;  // of position `first`
   size_t stride;
-};
 
-// Hands out pieces of the scratch.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  template <typename T>
-  T* take(uint64_t count) {
-    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset_);
-    offset_ += roundUp(count * sizeof(T), 16);
-    return piece;
+  [[nodiscard]] const void* row(size_t i, size_t elementBytes) const {
+    return static_cast<const std::byte*>(rows) + i * stride * elementBytes;
   }
-  [[nodiscard]] uint64_t bytes() const { return offset_; }
-
- private:
-  std::byte* base_;
-  uint64_t offset_ = 0;
 };
 
-struct Scratch {
-  Scratch(const AttendShape& shape, Carver& carver)
-      : qkStride(roundUp(size_t{shape.qkHeadDim}, kInt8Multiple)), vStride(roundUp(size_t{shape.vHeadDim}, kLanes)) {
-    const uint64_t queryHeads = uint64_t{kQueryRows} * shape.numHeads;
-    const uint64_t group = shape.numHeads / shape.numKvHeads;
-    const uint64_t blockRows = kBlockPositions;  // products in 64 bits: they may pass what wasm can address
-    queries = carver.take<float>(shape.quantizeQuery ? 0 : queryHeads * qkStride);
-    quantizedQueries = carver.take<int16_t>(shape.quantizeQuery ? queryHeads * qkStride : 0);
-    narrowQuery = carver.take<int8_t>(shape.quantizeQuery ? qkStride : 0);
-    scoreScales = carver.take<float>(queryHeads);
-    maxima = carver.take<float>(queryHeads);
-    sums = carver.take<float>(queryHeads);
-    outputs = carver.take<float>(queryHeads * vStride);
-    keys = carver.take<float>(blockRows * qkStride);
-    narrowKeys = carver.take<int8_t>(blockRows * qkStride);
-    values = carver.take<float>(blockRows * vStride);
-    keyScales = carver.take<float>(kScoreStride);
-    valueScales = carver.take<float>(kScoreStride);
-    weights = carver.take<float>(group * kScoreStride);
+// The width of the column of a value row that begins at `d`: kWide floats, or kLanes where fewer are left.
+constexpr size_t columnWidth(size_t d, size_t padded) { return d + kWide <= padded ? kWide : kLanes; }
+
+// Values of the same, in columns of kWide floats and then of kLanes: where they lie, or gathered column by column.
+struct BlockValues {
+  const float* rows;  // of position `first`
+  size_t stride;      // 0: gathered
+
+  [[nodiscard]] const float* column(size_t d, size_t width, size_t row) const {
+    return stride == 0 ? rows + d * kBlockPositions + row * width : rows + d + row * stride;
   }
-
-  size_t qkStride;
-  size_t vStride;
-
-  float* queries;             // (kQueryRows, numHeads, qkStride), zero-padded
-  int16_t* quantizedQueries;  // the same, of int8 range
-  int8_t* narrowQuery;        // (qkStride)
-  float* scoreScales;         // (kQueryRows, numHeads): what a query's dot products are multiplied by
-  float* maxima;              // (kQueryRows, numHeads): of the scores so far
-  float* sums;                // (kQueryRows, numHeads): Σ e^(score − maximum)
-  float* outputs;             // (kQueryRows, numHeads, vStride): Σ e^(score − maximum) · v
-  float* keys;                // (kBlockPositions, qkStride)
-  int8_t* narrowKeys;         // (kBlockPositions, qkStride)
-  float* values;              // (kBlockPositions, vStride)
-  float* keyScales;           // (kScoreStride), by offset in the block
-  float* valueScales;         // (kScoreStride), by offset in the block
-  float* weights;             // (group, kScoreStride), by offset in the block: scores, then weights
+  [[nodiscard]] size_t strideOf(size_t width) const { return stride == 0 ? width : stride; }
 };
 
-// The part of a run that lies in [first, end).
-struct Piece {
-  const KvRun* run;
-  uint32_t row;     // in the run
-  uint32_t offset;  // from `first`
-  uint32_t rows;
-};
+// ---- gathering: rows of one kv head brought together, and converted ----
 
-template <typename Visit>
-void forEachPiece(std::span<const KvRun> runs, uint32_t first, uint32_t end, Visit visit) {
-  for (const KvRun& run : runs) {
-    const uint32_t begin = std::max(first, run.first);
-    const uint32_t stop = std::min(end, run.first + run.rows);
-    if (begin < stop) visit(Piece{&run, begin - run.first, begin - first, stop - begin});
-  }
+inline void copy8(const float* from, float* to) {
+  store(to, load(from));
+  store(to + kLanes, load(from + kLanes));
+}
+inline void copy8(const int8_t* from, float* to) {
+  const I16x8 lanes = loadWidened(from);
+  store(to, lowToFloat(lanes));
+  store(to + kLanes, highToFloat(lanes));
+}
+inline void copy8(const int8_t* from, int16_t* to) { store(to, loadWidened(from)); }
+inline void copy8(const int8_t* from, int8_t* to) { std::memcpy(to, from, 8); }
+
+// `length` elements, and zeros behind them up to `padded`.
+template <typename From, typename To>
+inline void copyPadded(const From* from, size_t length, size_t padded, To* to) {
+  size_t i = 0;
+  for (; i + 8 <= length; i += 8) copy8(from + i, to + i);
+  for (; i < length; ++i) to[i] = from[i];
+  for (; i < padded; ++i) to[i] = 0;
 }
 
-// `length` elements, zeros behind them up to `padded`.
-template <typename T>
-void copyPadded(const T* from, size_t length, size_t padded, T* to) {
-  std::memcpy(to, from, length * sizeof(T));
-  std::memset(to + length, 0, (padded - length) * sizeof(T));
+// `rows` rows, `stride` elements apart, to rows that are `padded` apart, zeros behind their `length` elements.
+template <typename From, typename To>
+void gatherRows(const void* from, size_t stride, size_t rows, size_t length, size_t padded, void* to) {
+  const auto* row = static_cast<const From*>(from);
+  auto* gathered = static_cast<To*>(to);
+  for (; rows > 0; --rows, row += stride, gathered += padded) copyPadded(row, length, padded, gathered);
 }
 
-// `rows` rows of one head, `stride` apart, to rows that are `padded` apart, zeros behind their `length` elements.
-template <typename T>
-void gatherRows(const T* from, size_t stride, size_t rows, size_t length, size_t padded, T* to) {
-  for (size_t row = 0; row < rows; ++row) copyPadded(from + row * stride, length, padded, to + row * padded);
-}
-
-// The same of int8, as floats.
-void gatherRows(const int8_t* from, size_t stride, size_t rows, size_t length, size_t padded, float* to) {
-  const auto widen8 = [](const int8_t* narrow, float* wide) {
-    const I16x8 lanes = loadWidened(narrow);
-    store(wide, lowToFloat(lanes));
-    store(wide + 4, highToFloat(lanes));
-  };
-  for (; rows > 0; --rows, from += stride, to += padded) {
-    size_t i = 0;
-    for (; i + 16 <= length; i += 16) {
-      widen8(from + i, to + i);
-      widen8(from + i + 8, to + i + 8);
+// The same as columns of kWide and then of kLanes floats, each column with all rows of a block: `to` is the first
+// column's first row, `offset` the row to begin with.
+template <typename From>
+void gatherColumns(const void* from, size_t stride, size_t rows, size_t length, size_t padded, float* to,
+                   size_t offset) {
+  const auto* row = static_cast<const From*>(from);
+  for (const size_t end = offset + rows; offset < end; ++offset, row += stride) {
+    size_t d = 0;
+    for (; d + kWide <= length; d += kWide)
+      copyPadded(row + d, kWide, kWide, to + d * kBlockPositions + offset * kWide);
+    for (size_t width = 0; d < padded; d += width) {
+      width = columnWidth(d, padded);
+      copyPadded(row + d, std::min(width, length - d), width, to + d * kBlockPositions + offset * width);
     }
-    for (; i < length; ++i) to[i] = from[i];
-    for (; i < padded; ++i) to[i] = 0;
   }
 }
 
-// The inner loops take one vector of each row a turn. Unrolled further they are slower: V8 moves the loads of a block
-// before its arithmetic, and then has too few registers to keep them in.
+// The inner loops take one vector of each row a turn, or leave in between: where a loop is unrolled without an exit, V8
+// moves the loads of all its turns before their arithmetic, and then has too few registers to keep them in.
 
 // ---- scores: kHeads queries against kTileRows keys ----
 
@@ -171,7 +137,7 @@ template <int kHeads>
 struct IntegerTile {
   using Query = int16_t;
   using Key = int8_t;
-  static constexpr size_t kStep = kInt8Multiple;
+  static constexpr size_t kStep = kInt16Lanes;
   I32x4 sums[kHeads][kTileRows];
 
   IntegerTile() {
@@ -195,8 +161,9 @@ struct IntegerTile {
 // Dot products of kHeads queries, queryStride apart, with `rows` keys: out[h · kScoreStride + row]. Up to kTileRows − 1
 // values behind the last row are overwritten. `length` is padded to whole steps.
 template <template <int> typename Tile, int kHeads>
-void scoreHeads(const typename Tile<kHeads>::Query* queries, size_t queryStride, const typename Tile<kHeads>::Key* keys,
-                size_t keyStride, size_t rows, size_t length, float* out) {
+inline void scoreHeads(const typename Tile<kHeads>::Query* queries, size_t queryStride,
+                       const typename Tile<kHeads>::Key* keys, size_t keyStride, size_t rows, size_t length,
+                       float* out) {
   using T = Tile<kHeads>;
   const auto scoreTile = [&](const typename T::Key* const(&tileKeys)[kTileRows], size_t row) {
     T tile;
@@ -213,86 +180,268 @@ void scoreHeads(const typename Tile<kHeads>::Query* queries, size_t queryStride,
   }
 }
 
-// ---- values: kHeads weighted sums of kVectors vectors of the block's rows ----
+// The same for any number of heads.
+template <template <int> typename Tile>
+void scoreBlock(const void* queries, size_t queryStride, size_t heads, const void* keys, size_t keyStride, size_t rows,
+                size_t length, float* out) {
+  const auto* query = static_cast<const typename Tile<1>::Query*>(queries);
+  const auto* key = static_cast<const typename Tile<1>::Key*>(keys);
+  for (; heads >= kTileHeads;
+       heads -= kTileHeads, query += kTileHeads * queryStride, out += kTileHeads * kScoreStride) {
+    scoreHeads<Tile, kTileHeads>(query, queryStride, key, keyStride, rows, length, out);
+  }
+  if (heads > 0) scoreHeads<Tile, 1>(query, queryStride, key, keyStride, rows, length, out);
+}
 
-// out[h][d] = out[h][d] · decay[h] + Σ_row weights[h][row] · values[row][d]
+// ---- values: weighted sums of the block's rows ----
+
+// out[h][d] = out[h][d] · decays[h] + Σ_row weights[h][row] · values[row][d] for kHeads heads and kVectors vectors,
+// `rows` ≥ 1.
 template <int kHeads, int kVectors>
-void accumulateTile(const float* weights, const float* value, size_t valueStride, size_t rows, const float* decay,
-                    float* out, size_t outStride) {
+inline void accumulateTile(const float* weights, const float* values, size_t valueStride, size_t rows,
+                           const float* decays, float* out, size_t outStride) {
   F32x4 sums[kHeads][kVectors];
   for (auto& row : sums) {
     for (F32x4& sum : row) sum = splat(0.0F);
   }
-  for (size_t row = 0; row < rows; ++row, ++weights, value += valueStride) {
+  const auto addRow = [&](size_t row) {
     F32x4 weight[kHeads];
-    for (int h = 0; h < kHeads; ++h) weight[h] = loadSplat(weights + static_cast<size_t>(h) * kScoreStride);
+    for (int h = 0; h < kHeads; ++h) weight[h] = loadSplat(weights + static_cast<size_t>(h) * kScoreStride + row);
     for (int d = 0; d < kVectors; ++d) {
-      const F32x4 lanes = load(value + static_cast<size_t>(d) * kLanes);
+      const F32x4 lanes = load(values + static_cast<size_t>(d) * kLanes);
       for (int h = 0; h < kHeads; ++h) sums[h][d] = sums[h][d] + weight[h] * lanes;
     }
+  };
+  for (;; rows -= 4, weights += 4, values += valueStride) {
+    addRow(0);
+    if (rows == 1) break;
+    values += valueStride;
+    addRow(1);
+    if (rows == 2) break;
+    values += valueStride;
+    addRow(2);
+    if (rows == 3) break;
+    values += valueStride;
+    addRow(3);
+    if (rows == 4) break;
   }
   for (int h = 0; h < kHeads; ++h) {
-    const F32x4 factor = splat(decay[h]);
+    const F32x4 decay = splat(decays[h]);
     for (int d = 0; d < kVectors; ++d) {
       float* lanes = out + static_cast<size_t>(h) * outStride + static_cast<size_t>(d) * kLanes;
-      store(lanes, load(lanes) * factor + sums[h][d]);
+      store(lanes, load(lanes) * decay + sums[h][d]);
     }
   }
 }
 
-// The kernels for so many heads at once. They are called through this table, and so stay functions of their own:
-// inlined into one, they would share its registers, and engines would spill in the inner loops.
-struct HeadKernels {
-  decltype(&scoreHeads<FloatTile, 1>) scoreFloats;
-  decltype(&scoreHeads<IntegerTile, 1>) scoreIntegers;
-  decltype(&accumulateTile<1, 1>) accumulateWide;  // kWideVectors vectors
-  decltype(&accumulateTile<1, 1>) accumulateOne;   // one vector
-};
-template <int kHeads>
-constexpr HeadKernels kernelsOf() {
-  return {&scoreHeads<FloatTile, kHeads>, &scoreHeads<IntegerTile, kHeads>, &accumulateTile<kHeads, kWideVectors>,
-          &accumulateTile<kHeads, 1>};
+// The same for one column of kVectors and any number of heads.
+template <int kVectors>
+inline void accumulateColumn(const float* weights, const float* values, size_t valueStride, size_t rows, size_t heads,
+                             const float* decays, float* out, size_t outStride) {
+  for (; heads >= kTileHeads; heads -= kTileHeads) {
+    accumulateTile<kTileHeads, kVectors>(weights, values, valueStride, rows, decays, out, outStride);
+    weights += kTileHeads * kScoreStride;
+    decays += kTileHeads;
+    out += kTileHeads * outStride;
+  }
+  if (heads > 0) accumulateTile<1, kVectors>(weights, values, valueStride, rows, decays, out, outStride);
 }
-constexpr uint32_t kTileHeads = 2;
-constexpr HeadKernels kHeadKernels[kTileHeads] = {kernelsOf<1>(), kernelsOf<2>()};
 
-// ---- softmax over one head's part of one block ----
+// The same for whole rows: `rows` of them from `firstRow` on, out (heads, width).
+void accumulateBlock(const float* weights, const BlockValues& values, size_t firstRow, size_t rows, size_t heads,
+                     const float* decays, float* out, size_t width) {
+  size_t d = 0;
+  for (; d + kWide <= width; d += kWide) {
+    accumulateColumn<kWideVectors>(weights, values.column(d, kWide, firstRow), values.strideOf(kWide), rows, heads,
+                                   decays, out + d, width);
+  }
+  for (; d < width; d += kLanes) {
+    accumulateColumn<1>(weights, values.column(d, kLanes, firstRow), values.strideOf(kLanes), rows, heads, decays,
+                        out + d, width);
+  }
+}
+
+// ---- softmax of the heads of one group over one block ----
+
+struct SoftmaxBlock {
+  size_t heads;
+  float* scores;             // (heads, kScoreStride): dot products in, weights out
+  const float* scoreScales;  // (heads)
+  const float* keyScales;    // (kScoreStride), and valueScales: kScaled only
+  const float* valueScales;
+  float* maxima;  // (heads): running
+  float* sums;    // (heads): running
+  float* decays;  // (heads), up to a whole vector: out
+  float* powers;  // (kScoreStride): room
+};
 
 // Turns dot products at offsets [begin, end) of a block into weights e^(score − maximum), with the running maximum of
-// the head; adds their sum, and gives the factor by which what was summed before decays.
+// each head; adds their sum, and gives the factor by which what was summed before decays.
 //
 // Offsets are lanes of vectors aligned in the block; those outside [begin, end) weigh nothing, so that the order of
-// summation depends on positions only.
-float softmaxBlock(float* scores, size_t begin, size_t end, float scale, const float* keyScales,
-                   const float* valueScales, float* maximumSoFar, float* sum) {
+// summation depends on positions only. Scales there must be finite and not negative.
+template <bool kScaled>
+void softmaxBlock(const SoftmaxBlock& block, size_t begin, size_t end) {
   const size_t alignedBegin = begin / kLanes * kLanes;
   const size_t alignedEnd = roundUp(end, kLanes);
-  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  const SoftmaxBlock b = block;  // a store to one array cannot change the others' addresses
 
-  const F32x4 scales = splat(scale);
-  for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
-    F32x4 dots = load(scores + i);
-    if (keyScales != nullptr) dots = dots * load(keyScales + i);
-    store(scores + i, dots * scales);
+  for (size_t h = 0; h < b.heads; ++h) {
+    float* scores = b.scores + h * kScoreStride;
+    constexpr float kMasked = -std::numeric_limits<float>::infinity();
+    for (size_t i = alignedBegin; i < begin; ++i) scores[i] = kMasked;
+    for (size_t i = end; i < alignedEnd; ++i) scores[i] = kMasked;
+    const F32x4 scale = splat(b.scoreScales[h]);
+    F32x4 largest = splat(b.maxima[h]);
+    for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
+      F32x4 score = load(scores + i);
+      if constexpr (kScaled) score = score * load(b.keyScales + i);
+      score = score * scale;
+      store(scores + i, score);
+      largest = maximum(largest, score);
+    }
+    const float newMaximum = horizontalMaximum(largest);
+    b.decays[h] = b.maxima[h] - newMaximum;
+    b.maxima[h] = newMaximum;
   }
-  std::fill(scores + alignedBegin, scores + begin, kMasked);
-  std::fill(scores + end, scores + alignedEnd, kMasked);
-  F32x4 blockMaximum = splat(*maximumSoFar);
-  for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) blockMaximum = maximum(blockMaximum, load(scores + i));
-  const float newMaximum = horizontalMaximum(blockMaximum);
-  const float decay = firstLane(expOfNonPositive(splat(*maximumSoFar - newMaximum)));
-  *maximumSoFar = newMaximum;
+  for (size_t h = 0; h < b.heads; h += kLanes) store(b.decays + h, expOfNonPositive(load(b.decays + h)));
 
-  const F32x4 subtracted = splat(newMaximum);
-  F32x4 blockSum = splat(0.0F);
-  for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
-    F32x4 weight = expOfNonPositive(load(scores + i) - subtracted);
-    blockSum = blockSum + weight;
-    if (valueScales != nullptr) weight = weight * load(valueScales + i);
-    store(scores + i, weight);
+  for (size_t h = 0; h < b.heads; ++h) {
+    float* scores = b.scores + h * kScoreStride;
+    const F32x4 largest = splat(b.maxima[h]);
+    for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
+      const ReducedExponent exponent = reduceExponent(load(scores + i) - largest);
+      store(scores + i, exponent.rest);
+      store(b.powers + i, exponent.power);
+    }
+    F32x4 sum = splat(0.0F);
+    for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
+      F32x4 weight = expOf({load(scores + i), load(b.powers + i)});
+      sum = sum + weight;
+      if constexpr (kScaled) weight = weight * load(b.valueScales + i);
+      store(scores + i, weight);
+    }
+    b.sums[h] = b.sums[h] * b.decays[h] + horizontalSum(sum);
   }
-  *sum = *sum * decay + horizontalSum(blockSum);
-  return decay;
+}
+
+// What differs with the format of rows and queries. The kernels are called through this table, and so stay functions of
+// their own: inlined into one, they would share its registers, and engines would spill in the inner loops.
+struct Kernels {
+  size_t rowBytes;  // of an element of a stored row
+  size_t keyBytes;  // of an element of a key, and of a query, as they are scored
+  size_t queryBytes;
+  size_t keyStep;  // elements of a key that are scored at a time
+  decltype(&gatherRows<float, float>) gatherKeys;
+  decltype(&gatherColumns<float>) gatherValues;
+  decltype(&scoreBlock<FloatTile>) score;
+  decltype(&softmaxBlock<false>) softmax;
+  decltype(&accumulateBlock) accumulate;
+};
+constexpr Kernels kFloatKernels = {.rowBytes = sizeof(float),
+                                   .keyBytes = sizeof(float),
+                                   .queryBytes = sizeof(float),
+                                   .keyStep = kLanes,
+                                   .gatherKeys = &gatherRows<float, float>,
+                                   .gatherValues = &gatherColumns<float>,
+                                   .score = &scoreBlock<FloatTile>,
+                                   .softmax = &softmaxBlock<false>,
+                                   .accumulate = &accumulateBlock};
+constexpr Kernels kInt8Kernels = {.rowBytes = sizeof(int8_t),
+                                  .keyBytes = sizeof(int8_t),
+                                  .queryBytes = sizeof(int16_t),
+                                  .keyStep = kInt16Lanes,
+                                  .gatherKeys = &gatherRows<int8_t, int8_t>,
+                                  .gatherValues = &gatherColumns<int8_t>,
+                                  .score = &scoreBlock<IntegerTile>,
+                                  .softmax = &softmaxBlock<true>,
+                                  .accumulate = &accumulateBlock};
+constexpr Kernels kInt8FloatQueryKernels = {.rowBytes = sizeof(int8_t),
+                                            .keyBytes = sizeof(float),
+                                            .queryBytes = sizeof(float),
+                                            .keyStep = kLanes,
+                                            .gatherKeys = &gatherRows<int8_t, float>,
+                                            .gatherValues = &gatherColumns<int8_t>,
+                                            .score = &scoreBlock<FloatTile>,
+                                            .softmax = &softmaxBlock<true>,
+                                            .accumulate = &accumulateBlock};
+
+const Kernels& kernelsFor(const AttendShape& shape) {
+  if (shape.precision == Precision::kF32) return kFloatKernels;
+  return shape.quantizeQuery ? kInt8Kernels : kInt8FloatQueryKernels;
+}
+
+// Hands out pieces of the scratch.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <typename T>
+  T* take(uint64_t count) {
+    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset_);
+    offset_ += roundUp(count * sizeof(T), 16);
+    return piece;
+  }
+  [[nodiscard]] uint64_t bytes() const { return offset_; }
+
+ private:
+  std::byte* base_;
+  uint64_t offset_ = 0;
+};
+
+struct Scratch {
+  Scratch(const AttendShape& shape, const Kernels& kernels, Carver& carver)
+      : qkStride(roundUp(size_t{shape.qkHeadDim}, kernels.keyStep)), vStride(roundUp(size_t{shape.vHeadDim}, kLanes)) {
+    const uint64_t queryHeads = uint64_t{kQueryRows} * shape.numHeads;
+    const uint64_t group = shape.numHeads / shape.numKvHeads;
+    const uint64_t blockRows = kBlockPositions;  // products in 64 bits: they may pass what wasm can address
+    queries = carver.take<std::byte>(queryHeads * qkStride * kernels.queryBytes);
+    narrowQuery = carver.take<int8_t>(shape.quantizeQuery ? qkStride : 0);
+    scoreScales = carver.take<float>(queryHeads);
+    maxima = carver.take<float>(queryHeads);
+    sums = carver.take<float>(queryHeads);
+    outputs = carver.take<float>(queryHeads * vStride);
+    keys = carver.take<std::byte>(blockRows * qkStride * kernels.keyBytes);
+    values = carver.take<float>(blockRows * vStride);
+    keyScales = carver.take<float>(kScoreStride);
+    valueScales = carver.take<float>(kScoreStride);
+    weights = carver.take<float>(group * kScoreStride);
+    powers = carver.take<float>(kScoreStride);
+    decays = carver.take<float>(roundUp(group, kLanes));
+  }
+
+  size_t qkStride;
+  size_t vStride;
+
+  std::byte* queries;   // (kQueryRows, numHeads, qkStride), zero-padded: floats, or int16 of int8 range
+  int8_t* narrowQuery;  // (qkStride)
+  float* scoreScales;   // (kQueryRows, numHeads): what a query's dot products are multiplied by
+  float* maxima;        // (kQueryRows, numHeads): of the scores so far
+  float* sums;          // (kQueryRows, numHeads): Σ e^(score − maximum)
+  float* outputs;       // (kQueryRows, numHeads, vStride): Σ e^(score − maximum) · v
+  std::byte* keys;      // (kBlockPositions, qkStride), as the kernels take them
+  float* values;        // (columns, kBlockPositions, width of the column)
+  float* keyScales;     // (kScoreStride), by offset in the block
+  float* valueScales;   // (kScoreStride), by offset in the block
+  float* weights;       // (group, kScoreStride), by offset in the block: scores, then weights
+  float* powers;        // (kScoreStride), by offset in the block: half of an exponential under way
+  float* decays;        // (group): what was summed before the block is multiplied by
+};
+
+// The part of a run that lies in [first, end).
+struct Piece {
+  const KvRun* run;
+  uint32_t row;     // in the run
+  uint32_t offset;  // from `first`
+  uint32_t rows;
+};
+
+template <typename Visit>
+void forEachPiece(std::span<const KvRun> runs, uint32_t first, uint32_t end, Visit visit) {
+  for (const KvRun& run : runs) {
+    const uint32_t begin = std::max(first, run.first);
+    const uint32_t stop = std::min(end, run.first + run.rows);
+    if (begin < stop) visit(Piece{&run, begin - run.first, begin - first, stop - begin});
+  }
 }
 
 }  // namespace
@@ -306,7 +455,7 @@ std::byte* AttendWorkspace::data() {
 
 uint64_t attendScratchBytes(const AttendShape& shape) {
   Carver carver(nullptr);
-  const Scratch scratch(shape, carver);
+  const Scratch scratch(shape, kernelsFor(shape), carver);
   return carver.bytes();
 }
 
@@ -315,7 +464,11 @@ namespace {
 class Attention {
  public:
   Attention(const AttendShape& shape, std::span<const KvRun> runs, Carver& carver)
-      : shape_(shape), runs_(runs), scratch_(shape, carver), group_(shape.numHeads / shape.numKvHeads) {}
+      : shape_(shape),
+        runs_(runs),
+        group_(shape.numHeads / shape.numKvHeads),
+        kernels_(kernelsFor(shape)),
+        scratch_(shape, kernels_, carver) {}
 
   // At most kQueryRows queries.
   void run(const float* queries, uint32_t rows, uint32_t position, uint32_t cap, float* out) {
@@ -326,10 +479,10 @@ class Attention {
       const uint32_t blockFirst = block * kBlockPositions;
       const uint32_t first = std::max(blockFirst, firstOf(position));
       const uint32_t end = std::min(blockFirst + kBlockPositions, last + 1);
-      // int8 rows are a quarter as long, and gathered in order anyway.
-      if (shape_.precision == Precision::kF32) touchBlock(first, end);
+      const bool inPlace = shape_.precision == Precision::kF32 && rows < kGatherQueries;
+      if (inPlace) touchBlock(first, end);
       for (uint32_t kvHead = 0; kvHead < shape_.numKvHeads; ++kvHead) {
-        loadBlock(kvHead, blockFirst, first, end);
+        loadBlock(kvHead, blockFirst, first, end, inPlace);
         for (uint32_t row = 0; row < rows; ++row) {
           const uint32_t begin = std::max(first, firstOf(position + row));
           const uint32_t stop = std::min(end, position + row + 1);
@@ -347,54 +500,39 @@ class Attention {
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.qkHeadDim));
     for (size_t head = 0; head < heads; ++head) {
       const float* query = queries + head * shape_.qkHeadDim;
+      std::byte* prepared = scratch_.queries + head * scratch_.qkStride * kernels_.queryBytes;
       scratch_.scoreScales[head] = scale;
       if (shape_.quantizeQuery) {
-        int16_t* wide = scratch_.quantizedQueries + head * scratch_.qkStride;
         scratch_.scoreScales[head] = quantizeRow(query, shape_.qkHeadDim, scratch_.narrowQuery) * scale;
-        std::copy(scratch_.narrowQuery, scratch_.narrowQuery + shape_.qkHeadDim, wide);
-        std::fill(wide + shape_.qkHeadDim, wide + scratch_.qkStride, int16_t{0});
+        copyPadded(scratch_.narrowQuery, shape_.qkHeadDim, scratch_.qkStride, reinterpret_cast<int16_t*>(prepared));
       } else {
-        copyPadded(query, shape_.qkHeadDim, scratch_.qkStride, scratch_.queries + head * scratch_.qkStride);
+        copyPadded(query, shape_.qkHeadDim, scratch_.qkStride, reinterpret_cast<float*>(prepared));
       }
     }
     std::fill(scratch_.maxima, scratch_.maxima + heads, -std::numeric_limits<float>::infinity());
     std::fill(scratch_.sums, scratch_.sums + heads, 0.0F);
     std::fill(scratch_.outputs, scratch_.outputs + heads * scratch_.vStride, 0.0F);
+    std::fill(scratch_.keyScales, scratch_.keyScales + kScoreStride, 1.0F);
+    std::fill(scratch_.valueScales, scratch_.valueScales + kScoreStride, 1.0F);
   }
 
-  // Rows of one of a run's arrays as they are stored.
+  // One kv head's part of the rows of one of a run's arrays.
   struct Rows {
     const void* KvRun::*array;
     size_t headDim;
-    size_t multiple;  // kernels take them in whole steps of so many
-    size_t padded;    // apart in the scratch
+    uint32_t kvHead;
   };
-
-  // Copies the kv head's rows of [first, end) to `to`.
-  template <typename From, typename To>
-  void gather(const Rows& rows, uint32_t kvHead, uint32_t first, uint32_t end, To* to) const {
-    const size_t stride = shape_.numKvHeads * rows.headDim;
-    forEachPiece(runs_, first, end, [&](const Piece& piece) {
-      const auto* from = static_cast<const From*>(piece.run->*rows.array) + piece.row * stride + kvHead * rows.headDim;
-      gatherRows(from, stride, piece.rows, rows.headDim, rows.padded, to + piece.offset * rows.padded);
-    });
+  [[nodiscard]] size_t strideOf(const Rows& rows) const { return size_t{shape_.numKvHeads} * rows.headDim; }
+  [[nodiscard]] const void* rowOf(const Rows& rows, const KvRun& run, uint32_t row) const {
+    const size_t element = row * strideOf(rows) + rows.kvHead * rows.headDim;
+    return static_cast<const std::byte*>(run.*rows.array) + element * kernels_.rowBytes;
   }
-
-  // The kv head's rows of [first, end) where they lie, if one run holds all and they are whole steps; else in
-  // `scratch`.
-  template <typename T>
-  [[nodiscard]] BlockRows<T> rowsOf(const Rows& rows, uint32_t kvHead, uint32_t first, uint32_t end, T* scratch) const {
-    if (rows.headDim % rows.multiple == 0) {
-      const size_t stride = shape_.numKvHeads * rows.headDim;
-      for (const KvRun& run : runs_) {
-        if (run.first <= first && end <= run.first + run.rows) {
-          return {static_cast<const T*>(run.*rows.array) + (first - run.first) * stride + kvHead * rows.headDim,
-                  stride};
-        }
-      }
+  // The row at `first` where it lies, if one run holds all of [first, end); else null.
+  [[nodiscard]] const void* rowsInPlace(const Rows& rows, uint32_t first, uint32_t end) const {
+    for (const KvRun& run : runs_) {
+      if (run.first <= first && end <= run.first + run.rows) return rowOf(rows, run, first - run.first);
     }
-    gather<T>(rows, kvHead, first, end, scratch);
-    return {scratch, rows.padded};
+    return nullptr;
   }
 
   // Reads a byte of each cache line of [first, end), in order of address. The kernels go through a block once for each
@@ -413,25 +551,31 @@ class Attention {
     asm volatile("" ::"r"(sum));  // so that no compiler drops the loads
   }
 
-  // Points keys_ or narrowKeys_, and values_, at the kv head's rows of [first, end), and gathers their scales.
-  void loadBlock(uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t end) {
-    const Rows keys = {&KvRun::keys, shape_.qkHeadDim, kLanes, scratch_.qkStride};
-    const Rows values = {&KvRun::values, shape_.vHeadDim, kLanes, scratch_.vStride};
-    if (shape_.precision == Precision::kF32) {
-      keys_ = rowsOf<float>(keys, kvHead, first, end, scratch_.keys);
-      values_ = rowsOf<float>(values, kvHead, first, end, scratch_.values);
-      return;
+  // Points keys_ and values_ at the kv head's rows of [first, end), and gathers their scales.
+  void loadBlock(uint32_t kvHead, uint32_t blockFirst, uint32_t first, uint32_t end, bool inPlace) {
+    const Rows keys = {&KvRun::keys, shape_.qkHeadDim, kvHead};
+    const Rows values = {&KvRun::values, shape_.vHeadDim, kvHead};
+    const void* keysInPlace = nullptr;
+    const void* valuesInPlace = nullptr;
+    if ((inPlace || shape_.quantizeQuery) && keys.headDim % kernels_.keyStep == 0) {
+      keysInPlace = rowsInPlace(keys, first, end);
     }
-    if (shape_.quantizeQuery) {
-      const Rows narrow = {&KvRun::keys, shape_.qkHeadDim, kInt8Multiple, scratch_.qkStride};
-      narrowKeys_ = rowsOf<int8_t>(narrow, kvHead, first, end, scratch_.narrowKeys);
-    } else {
-      gather<int8_t>(keys, kvHead, first, end, scratch_.keys);
-      keys_ = {scratch_.keys, scratch_.qkStride};
-    }
-    gather<int8_t>(values, kvHead, first, end, scratch_.values);
-    values_ = {scratch_.values, scratch_.vStride};
+    if (inPlace && values.headDim % kLanes == 0) valuesInPlace = rowsInPlace(values, first, end);
+    keys_ =
+        keysInPlace != nullptr ? BlockKeys{keysInPlace, strideOf(keys)} : BlockKeys{scratch_.keys, scratch_.qkStride};
+    values_ = valuesInPlace != nullptr ? BlockValues{static_cast<const float*>(valuesInPlace), strideOf(values)}
+                                       : BlockValues{scratch_.values, 0};
+
     forEachPiece(runs_, first, end, [&](const Piece& piece) {
+      if (keysInPlace == nullptr) {
+        kernels_.gatherKeys(rowOf(keys, *piece.run, piece.row), strideOf(keys), piece.rows, keys.headDim,
+                            scratch_.qkStride, scratch_.keys + piece.offset * scratch_.qkStride * kernels_.keyBytes);
+      }
+      if (valuesInPlace == nullptr) {
+        kernels_.gatherValues(rowOf(values, *piece.run, piece.row), strideOf(values), piece.rows, values.headDim,
+                              scratch_.vStride, scratch_.values, piece.offset);
+      }
+      if (shape_.precision == Precision::kF32) return;
       const size_t scale = size_t{piece.row} * shape_.numKvHeads + kvHead;
       const size_t offset = first - blockFirst + piece.offset;
       for (size_t row = 0; row < piece.rows; ++row) {
@@ -448,57 +592,41 @@ class Attention {
     const size_t rows = end - begin;
     const size_t skipped = begin - first;
     const size_t offset = begin - blockFirst;
-    const bool isInt8 = shape_.precision == Precision::kInt8;
-
-    for (uint32_t head = 0; head < group_; head += kTileHeads) {
-      const uint32_t heads = std::min(kTileHeads, group_ - head);
-      const HeadKernels& kernels = kHeadKernels[heads - 1];
-      float* scores = scratch_.weights + head * kScoreStride + offset;
-      const size_t query = (head0 + head) * scratch_.qkStride;
-      if (shape_.quantizeQuery) {
-        kernels.scoreIntegers(scratch_.quantizedQueries + query, scratch_.qkStride,
-                              narrowKeys_.rows + skipped * narrowKeys_.stride, narrowKeys_.stride, rows,
-                              roundUp(size_t{shape_.qkHeadDim}, kInt8Multiple), scores);
-      } else {
-        kernels.scoreFloats(scratch_.queries + query, scratch_.qkStride, keys_.rows + skipped * keys_.stride,
-                            keys_.stride, rows, roundUp(size_t{shape_.qkHeadDim}, kLanes), scores);
-      }
-      float decay[kTileHeads];
-      for (uint32_t h = 0; h < heads; ++h) {
-        const size_t index = head0 + head + h;
-        decay[h] =
-            softmaxBlock(scratch_.weights + (head + h) * kScoreStride, offset, offset + rows,
-                         scratch_.scoreScales[index], isInt8 ? scratch_.keyScales : nullptr,
-                         isInt8 ? scratch_.valueScales : nullptr, &scratch_.maxima[index], &scratch_.sums[index]);
-      }
-      const float* values = values_.rows + skipped * values_.stride;
-      float* out = scratch_.outputs + (head0 + head) * scratch_.vStride;
-      for (size_t d = 0; d < scratch_.vStride;) {
-        const bool isWide = d + kWideVectors * kLanes <= scratch_.vStride;
-        (isWide ? kernels.accumulateWide : kernels.accumulateOne)(scores, values + d, values_.stride, rows, decay,
-                                                                  out + d, scratch_.vStride);
-        d += isWide ? kWideVectors * kLanes : kLanes;
-      }
-    }
+    float* weights = scratch_.weights + offset;
+    kernels_.score(scratch_.queries + head0 * scratch_.qkStride * kernels_.queryBytes, scratch_.qkStride, group_,
+                   keys_.row(skipped, kernels_.keyBytes), keys_.stride, rows, scratch_.qkStride, weights);
+    kernels_.softmax({.heads = group_,
+                      .scores = scratch_.weights,
+                      .scoreScales = scratch_.scoreScales + head0,
+                      .keyScales = scratch_.keyScales,
+                      .valueScales = scratch_.valueScales,
+                      .maxima = scratch_.maxima + head0,
+                      .sums = scratch_.sums + head0,
+                      .decays = scratch_.decays,
+                      .powers = scratch_.powers},
+                     offset, offset + rows);
+    kernels_.accumulate(weights, values_, skipped, rows, group_, scratch_.decays,
+                        scratch_.outputs + head0 * scratch_.vStride, scratch_.vStride);
   }
 
   void finish(uint32_t rows, float* out) const {
     const size_t heads = size_t{rows} * shape_.numHeads;
-    for (size_t head = 0; head < heads; ++head) {
+    for (size_t head = 0; head < heads; ++head, out += shape_.vHeadDim) {
       const F32x4 sum = splat(scratch_.sums[head]);
-      float* output = scratch_.outputs + head * scratch_.vStride;
-      for (size_t d = 0; d < scratch_.vStride; d += kLanes) store(output + d, load(output + d) / sum);
-      std::copy(output, output + shape_.vHeadDim, out + head * shape_.vHeadDim);
+      const float* output = scratch_.outputs + head * scratch_.vStride;
+      size_t d = 0;
+      for (; d + kLanes <= shape_.vHeadDim; d += kLanes) store(out + d, load(output + d) / sum);
+      if (d < shape_.vHeadDim) storePartial(out + d, load(output + d) / sum, shape_.vHeadDim - d);
     }
   }
 
   const AttendShape shape_;
   const std::span<const KvRun> runs_;
-  Scratch scratch_;
   const uint32_t group_;
-  BlockRows<float> keys_{};
-  BlockRows<int8_t> narrowKeys_{};
-  BlockRows<float> values_{};
+  const Kernels& kernels_;
+  const Scratch scratch_;
+  BlockKeys keys_{};
+  BlockValues values_{};
 };
 
 }  // namespace

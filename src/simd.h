@@ -53,11 +53,8 @@ inline F32x4 maximum(F32x4 a, F32x4 b) { return {wasm_f32x4_pmax(a.v, b.v)}; }
 inline F32x4 minimum(F32x4 a, F32x4 b) { return {wasm_f32x4_pmin(a.v, b.v)}; }
 inline F32x4 abs(F32x4 a) { return {wasm_f32x4_abs(a.v)}; }
 // Lanes of all ones where the comparison holds.
-inline I32x4 lessThan(F32x4 a, F32x4 b) { return {wasm_f32x4_lt(a.v, b.v)}; }
 inline I32x4 notLessThan(F32x4 a, F32x4 b) { return {wasm_f32x4_ge(a.v, b.v)}; }
 inline bool allSet(I32x4 mask) { return wasm_i32x4_all_true(mask.v); }
-// Zero where the mask is set.
-inline F32x4 clearWhere(I32x4 mask, F32x4 a) { return {wasm_v128_andnot(a.v, mask.v)}; }
 template <int kBits>
 I32x4 shiftLeft(I32x4 a) {
   return {wasm_i32x4_shl(a.v, kBits)};
@@ -149,11 +146,8 @@ inline I32x4 bits(F32x4 a) { return {__builtin_bit_cast(Lanes<int32_t>::Type, a.
 inline F32x4 floatFromBits(I32x4 a) { return {__builtin_bit_cast(Lanes<float>::Type, a.v)}; }
 inline F32x4 abs(F32x4 a) { return floatFromBits({bits(a).v & splat(INT32_MAX).v}); }
 // Lanes of all ones where the comparison holds.
-inline I32x4 lessThan(F32x4 a, F32x4 b) { return {a.v < b.v}; }
 inline I32x4 notLessThan(F32x4 a, F32x4 b) { return {a.v >= b.v}; }
 inline bool allSet(I32x4 mask) { return (mask.v[0] & mask.v[1] & mask.v[2] & mask.v[3]) == -1; }
-// Zero where the mask is set.
-inline F32x4 clearWhere(I32x4 mask, F32x4 a) { return floatFromBits({bits(a).v & ~mask.v}); }
 template <int kBits>
 I32x4 shiftLeft(I32x4 a) {
   return {a.v << kBits};
@@ -234,28 +228,37 @@ inline float horizontalMaximum(F32x4 a) {
   return firstLane(maximum(halves, shuffle<1, 0, 3, 2>(halves, halves)));
 }
 
-// e^x for x ≤ 0: at most 2 ulp off on [−87, 0], exactly 1 at 0, 0 below −87.3, NaN for NaN.
-//
-// x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's reduction, ln 2 in two parts), e^r by a polynomial of degree 6
-// ((e^r − 1 − r) / r² interpolated at the Chebyshev nodes: 0.2 of half an ulp off), and 2^n by adding n to the
-// exponent, which stays normal above −87.3.
-inline F32x4 expOfNonPositive(F32x4 x) {
-  const F32x4 kRounder = splat(12582912.0F);  // 1.5·2^23: adding it leaves the nearest integer in the low bits
-  const F32x4 kLowest = splat(-87.3F);
-  const I32x4 tooLow = lessThan(x, kLowest);
-  const F32x4 clamped = maximum(x, kLowest);
+// x = n·ln 2 + rest with |rest| ≤ ln 2 / 2, and 2^n: what expOfNonPositive is made of. Apart, for loops over many
+// vectors: each half is a chain of operations short enough that a processor overlaps several turns.
+struct ReducedExponent {
+  F32x4 rest;
+  F32x4 power;
+};
+
+// Cody and Waite's reduction, ln 2 in two parts. x ≤ 0; 2^n is 0 where n is below −126.
+inline ReducedExponent reduceExponent(F32x4 x) {
+  // 1.5·2^23 + 127: adding it leaves the nearest integer in the low bits, with the exponent's bias added. At −88 that
+  // is 0, the exponent of zero.
+  const F32x4 kRounder = splat(12583039.0F);
+  const F32x4 clamped = maximum(x, splat(-88.0F));
   const F32x4 shifted = clamped * splat(1.44269504F) + kRounder;
   const F32x4 n = shifted - kRounder;
-  const F32x4 r = (clamped - n * splat(0.693359375F)) - n * splat(-2.12194440e-4F);
-  F32x4 p = splat(0.0013926184F);
-  p = p * r + splat(0.00836317893F);
-  p = p * r + splat(0.0416665561F);
-  p = p * r + splat(0.166665763F);
-  p = p * r + splat(0.5F);
-  p = (p * r) * r + r;
-  p = p + splat(1.0F);
-  return clearWhere(tooLow, floatFromBits(bits(p) + shiftLeft<23>(bits(shifted))));
+  return {(clamped - n * splat(0.693359375F)) - n * splat(-2.12194440e-4F),
+          floatFromBits(shiftLeft<23>(bits(shifted)))};
 }
+
+// e^rest · 2^n, e^rest by a polynomial of degree 6: (e^r − 1 − r) / r² interpolated at the Chebyshev nodes, 0.2 of half
+// an ulp off, in Estrin's order, whose chain of operations is the shortest.
+inline F32x4 expOf(ReducedExponent x) {
+  const F32x4 r = x.rest;
+  const F32x4 square = r * r;
+  const F32x4 low = splat(0.166665763F) * r + splat(0.5F);
+  const F32x4 high = splat(0.0013926184F) * square + (splat(0.00836317893F) * r + splat(0.0416665561F));
+  return (((high * square + low) * square + r) + splat(1.0F)) * x.power;
+}
+
+// e^x for x ≤ 0: at most 2 ulp off on [−87, 0], exactly 1 at 0, 0 below −87.7, NaN for NaN.
+inline F32x4 expOfNonPositive(F32x4 x) { return expOf(reduceExponent(x)); }
 
 }  // namespace needle3
 
