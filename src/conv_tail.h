@@ -52,8 +52,9 @@ class ConvTail {
  private:
   [[nodiscard]] bool reservePending(uint32_t rows);
   // An index below twice the capacity, within it.
-  [[nodiscard]] uint32_t wrapped(uint32_t index) const { return index < capacity() ? index : index - capacity(); }
-  [[nodiscard]] uint32_t capacity() const { return dim_ == 0 ? 0 : static_cast<uint32_t>(ring_.size() / dim_); }
+  [[nodiscard]] uint32_t wrapped(uint32_t index) const { return index < capacity_ ? index : index - capacity_; }
+  // Where the open step's row `i` of those that are kept goes.
+  [[nodiscard]] float* pendingRow(uint32_t i);
 
   Buffer<float> ring_;  // (capacity, dim): committed rows end before head_, the step's last rows start there
   uint32_t dim_ = 0;
@@ -61,7 +62,8 @@ class ConvTail {
   uint32_t dilation_ = 1;
   uint32_t wake_ = 1;
   uint32_t historyRows_ = 0;
-  uint32_t head_ = 0;  // below capacity, or 0
+  uint32_t capacity_ = 0;  // rows
+  uint32_t head_ = 0;      // below capacity, or 0
   uint32_t pending_ = 0;
 };
 

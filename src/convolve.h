@@ -15,11 +15,11 @@ struct ConvTap {
 inline constexpr size_t kConvPassTaps = 4;
 
 // out[c] = Σ_j taps[j].weights[c] · taps[j].x[c] for c < dim: the first product, then one rounded addition per tap, in
-// order. count in 1 … kConvPassTaps. `out` may be the first tap's x.
-void convolve(const ConvTap* taps, size_t count, size_t dim, float* out);
+// order. count in 1 … kConvPassTaps. `out` may be the first tap's x, which is also copied to `kept` (dim), unless null.
+void convolve(const ConvTap* taps, size_t count, size_t dim, float* kept, float* out);
 
-// out[c] += …, tap by tap in order: goes on from `convolve` with further taps.
-void convolveMore(const ConvTap* taps, size_t count, size_t dim, float* out);
+// out[c] += tap.weights[c] · tap.x[c]: goes on from `convolve` with a further tap.
+void convolveMore(const ConvTap& tap, size_t dim, float* out);
 
 }  // namespace needle3
 

@@ -189,9 +189,10 @@ Status DecodeState::checkStepRows(uint32_t rows) const {
 }
 
 Status DecodeState::checkRows(const char* name, size_t length, uint64_t dim, uint32_t* rows) const {
-  if (length == 0 || length % dim != 0) return lengthError(name, length, "must be a positive multiple of", dim);
-  const uint64_t count = length / dim;
-  *rows = static_cast<uint32_t>(std::min<uint64_t>(count, UINT32_MAX));
+  // A row that is wider than memory has no multiple; and engines divide 32 bits faster than 64.
+  const size_t count = dim > length ? 0 : length / static_cast<size_t>(dim);
+  if (count == 0 || count * dim != length) return lengthError(name, length, "must be a positive multiple of", dim);
+  *rows = static_cast<uint32_t>(std::min<size_t>(count, UINT32_MAX));
   return {};
 }
 

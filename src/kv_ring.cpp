@@ -85,7 +85,7 @@ void KvRing::forEachDisplaced(uint32_t position, uint32_t rows, uint32_t first, 
   const uint32_t stored = std::min(rows, slots);
   for (uint32_t p = position + rows - stored; p < position + rows; ++p) {
     // The last position before `end` that shares the slot.
-    const uint64_t back = (uint64_t{p - end} / slots + 1) * slots;
+    const uint64_t back = (uint64_t{(p - end) / slots} + 1) * slots;
     if (p >= back && p - back >= first) visitWanted(static_cast<uint32_t>(p - back));
   }
 }
@@ -150,8 +150,8 @@ void KvRing::append(const KvRun& rows) {
     const uint32_t count = std::min(rows.rows - row, slots_ - slot);
     const auto copyField = [&](void* to, const void* from, size_t bytes) {
       if (bytes == 0) return;
-      std::memcpy(static_cast<std::byte*>(to) + slot * bytes, static_cast<const std::byte*>(from) + row * bytes,
-                  count * bytes);
+      copyBytes(static_cast<std::byte*>(to) + slot * bytes, static_cast<const std::byte*>(from) + row * bytes,
+                count * bytes);
     };
     copyField(keys_.data(), rows.keys, shape_.keyBytes());
     copyField(values_.data(), rows.values, shape_.valueBytes());
@@ -243,7 +243,7 @@ void KvRing::saveRow(uint32_t position) {
   std::byte* record = log_.data() + logRows_++ * recordBytes();
   std::memcpy(record, &position, sizeof(position));
   forEachField(record, position,
-               [](std::byte* saved, const std::byte* row, size_t bytes) { std::memcpy(saved, row, bytes); });
+               [](std::byte* saved, const std::byte* row, size_t bytes) { copyBytes(saved, row, bytes); });
 }
 
 void KvRing::unwindLog(uint32_t rows) {
@@ -252,7 +252,7 @@ void KvRing::unwindLog(uint32_t rows) {
     uint32_t position = 0;
     std::memcpy(&position, record, sizeof(position));
     forEachField(record, position,
-                 [](const std::byte* saved, std::byte* row, size_t bytes) { std::memcpy(row, saved, bytes); });
+                 [](const std::byte* saved, std::byte* row, size_t bytes) { copyBytes(row, saved, bytes); });
   }
 }
 

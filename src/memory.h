@@ -37,6 +37,27 @@ class Memory {
   uint64_t remaining_ = UINT64_MAX;
 };
 
+// memcpy for what is often a single row. WebAssembly's memory.copy is a call out of the module in today's engines,
+// which costs more than a short row does.
+inline void copyBytes(void* to, const void* from, size_t bytes) {
+  constexpr size_t kStep = 16;
+  constexpr size_t kLong = 1024;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  if (bytes < kLong) {
+    for (; bytes >= kStep; bytes -= kStep, target += kStep, source += kStep) {
+      std::memcpy(target, source, kStep);
+      asm volatile("" ::: "memory");  // or compilers see what the loop does, and call memcpy
+    }
+    for (; bytes >= sizeof(uint32_t);
+         bytes -= sizeof(uint32_t), target += sizeof(uint32_t), source += sizeof(uint32_t)) {
+      std::memcpy(target, source, sizeof(uint32_t));
+      asm volatile("" ::: "memory");
+    }
+  }
+  if (bytes != 0) std::memcpy(target, source, bytes);
+}
+
 // An owned array of trivial elements, of fixed length between calls to `allocate` and `swap`. Empty until allocated.
 template <typename T>
 class Buffer {

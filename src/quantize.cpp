@@ -23,22 +23,30 @@ struct Scale {
 };
 
 Scale scaleOf(const float* x, size_t length, float largest) {
-  F32x4 absmax = splat(0.0F);
-  forEachVector(x, length, [&](size_t, F32x4 lanes, size_t) { absmax = maximum(absmax, abs(lanes)); });
-  const float scale = horizontalMaximum(absmax) / largest;
+  F32x4 absmax[4] = {splat(0.0F), splat(0.0F), splat(0.0F), splat(0.0F)};  // four, so that none waits for another
+  const size_t whole = length - length % 16;
+  for (size_t i = 0; i < whole; i += 16) {
+    for (size_t j = 0; j < 4; ++j) absmax[j] = maximum(absmax[j], abs(load(x + i + 4 * j)));
+  }
+  forEachVector(x + whole, length - whole,
+                [&](size_t, F32x4 lanes, size_t) { absmax[0] = maximum(absmax[0], abs(lanes)); });
+  const float scale =
+      horizontalMaximum(maximum(maximum(absmax[0], absmax[1]), maximum(absmax[2], absmax[3]))) / largest;
   const float inverse = 1.0F / scale;
   if (!(inverse <= std::numeric_limits<float>::max())) return {1.0F, 0.0F};
   return {scale, inverse};
 }
 
-// clamp(round(x), −largest − 1, largest), ties away from zero. The nearest integers of vectors tie to even, and adding
-// a half first rounds 0.49999997 up; so: toward zero, then one further where the rest is a half or more.
-I32x4 roundAndClamp(F32x4 x, float largest) {
-  const F32x4 clamped = minimum(maximum(x, splat(-largest - 1)), splat(largest));
-  const I32x4 towardZero = truncate(clamped);
-  const F32x4 rest = clamped - toFloat(towardZero);
-  // The masks are −1 where they hold.
-  return towardZero - notLessThan(rest, splat(0.5F)) + notLessThan(splat(-0.5F), rest);
+// round(x), ties away from zero, for |x| < 2^22. Vectors round ties to even, and adding a half first rounds 0.49999997
+// up; so: the magnitude to the nearest, one further where it was a half above that, and the sign again.
+I32x4 roundedAwayFromZero(F32x4 x) {
+  const F32x4 kRounder = splat(8388608.0F);  // 2^23: adding it leaves the nearest integer in the low bits
+  const F32x4 magnitude = abs(x);
+  const F32x4 shifted = magnitude + kRounder;
+  const F32x4 rest = magnitude - (shifted - kRounder);
+  // The mask is −1 where it holds.
+  const I32x4 rounded = (bits(shifted) - bits(kRounder)) - notLessThan(rest, splat(0.5F));
+  return withSignOf(bits(x), rounded);
 }
 
 }  // namespace
@@ -46,7 +54,8 @@ I32x4 roundAndClamp(F32x4 x, float largest) {
 float quantizeRow(const float* x, size_t length, int8_t* values) {
   const Scale row = scaleOf(x, length, 127.0F);
   const F32x4 inverse = splat(row.inverse);
-  const auto quantized = [&](F32x4 lanes) { return roundAndClamp(lanes * inverse, 127.0F); };
+  // Within ±127: absmax · (1 / (absmax / 127)) is off by few roundings.
+  const auto quantized = [&](F32x4 lanes) { return roundedAwayFromZero(lanes * inverse); };
   size_t i = 0;
   for (; i + 16 <= length; i += 16) {
     storeNarrowed(values + i, quantized(load(x + i)), quantized(load(x + i + 4)), quantized(load(x + i + 8)),
@@ -71,7 +80,7 @@ void fakeQuantize(float* x, size_t length, uint32_t bits) {
   // largest · scale can round to infinity where absmax is the largest float.
   const F32x4 limit = splat(std::numeric_limits<float>::max());
   forEachVector(x, length, [&](size_t i, F32x4 lanes, size_t count) {
-    const F32x4 dequantized = toFloat(roundAndClamp(lanes * inverse, largest)) * scale;
+    const F32x4 dequantized = toFloat(roundedAwayFromZero(lanes * inverse)) * scale;
     const F32x4 finite = maximum(minimum(dequantized, limit), splat(0.0F) - limit);
     if (count == 4) {
       store(x + i, finite);

@@ -61,9 +61,12 @@ I32x4 shiftLeft(I32x4 a) {
 }
 inline I32x4 bits(F32x4 a) { return {a.v}; }
 inline F32x4 floatFromBits(I32x4 a) { return {a.v}; }
+// a where the lane's sign bit in `sign` is clear, −a where it is set.
+inline I32x4 withSignOf(I32x4 sign, I32x4 a) {
+  const v128_t negative = wasm_i32x4_shr(sign.v, 31);
+  return {wasm_i32x4_sub(wasm_v128_xor(a.v, negative), negative)};
+}
 inline F32x4 toFloat(I32x4 a) { return {wasm_f32x4_convert_i32x4(a.v)}; }
-// Toward zero; the value must fit.
-inline I32x4 truncate(F32x4 a) { return {wasm_i32x4_trunc_sat_f32x4(a.v)}; }
 
 // Products of lanes, summed in pairs: lane i is a[2i]·b[2i] + a[2i+1]·b[2i+1].
 inline I32x4 dotPairs(I16x8 a, I16x8 b) { return {wasm_i32x4_dot_i16x8(a.v, b.v)}; }
@@ -152,9 +155,12 @@ template <int kBits>
 I32x4 shiftLeft(I32x4 a) {
   return {a.v << kBits};
 }
+// a where the lane's sign bit in `sign` is clear, −a where it is set.
+inline I32x4 withSignOf(I32x4 sign, I32x4 a) {
+  const Lanes<int32_t>::Type negative = sign.v >> 31;
+  return {(a.v ^ negative) - negative};
+}
 inline F32x4 toFloat(I32x4 a) { return {__builtin_convertvector(a.v, Lanes<float>::Type)}; }
-// Toward zero; the value must fit.
-inline I32x4 truncate(F32x4 a) { return {__builtin_convertvector(a.v, Lanes<int32_t>::Type)}; }
 
 // Products of lanes, summed in pairs: lane i is a[2i]·b[2i] + a[2i+1]·b[2i+1].
 inline I32x4 dotPairs(I16x8 a, I16x8 b) {

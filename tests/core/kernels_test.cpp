@@ -181,27 +181,42 @@ TEST(Convolution, AddsItsTapsInOrderWithOneRoundingEachAtEveryWidth) {
     for (size_t count = 1; count <= kConvPassTaps; ++count) {
       const std::vector<float> weights = random.floats(count * dim);
       const std::vector<float> rows = random.floats(count * dim);
-      std::vector<float> out = random.floats(dim + 1);
-      const std::vector<float> before = out;
+      const std::vector<float> newest(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(dim));
       std::vector<ConvTap> taps;
       for (size_t j = 0; j < count; ++j) taps.push_back({weights.data() + j * dim, rows.data() + j * dim});
-      std::vector<float> first(dim + 1, 7);
-      convolve(taps.data(), count, dim, first.data());
-      convolveMore(taps.data(), count, dim, out.data());
+      std::vector<float> out(dim + 1, 7);
+      std::vector<float> kept(dim + 1, 7);
+      convolve(taps.data(), count, dim, kept.data(), out.data());
+      // The same in place, where the newest row is not kept.
+      std::vector<float> inPlace = newest;
+      taps[0].x = inPlace.data();
+      convolve(taps.data(), count, dim, nullptr, inPlace.data());
       for (size_t c = 0; c < dim; ++c) {
-        float alone = 0;
-        float added = before[c];
-        for (size_t j = 0; j < count; ++j) {
-          const float product = weights[j * dim + c] * rows[j * dim + c];
-          alone = j == 0 ? product : alone + product;
-          added += product;
-        }
-        ASSERT_EQ(first[c], alone);
-        ASSERT_EQ(out[c], added);
+        float sum = weights[c] * rows[c];
+        for (size_t j = 1; j < count; ++j) sum += weights[j * dim + c] * rows[j * dim + c];
+        ASSERT_EQ(out[c], sum);
+        ASSERT_EQ(inPlace[c], sum);
+        ASSERT_EQ(kept[c], newest[c]);
       }
-      EXPECT_EQ(first[dim], 7);
-      EXPECT_EQ(out[dim], before[dim]);
+      EXPECT_EQ(out[dim], 7);
+      EXPECT_EQ(kept[dim], 7);
     }
+  }
+}
+
+TEST(Convolution, GoesOnWithAFurtherTapAtEveryWidth) {
+  Random random(6);
+  for (size_t dim = 1; dim <= 19; ++dim) {
+    const std::vector<float> weights = random.floats(dim);
+    const std::vector<float> row = random.floats(dim);
+    std::vector<float> out = random.floats(dim + 1);
+    const std::vector<float> before = out;
+    convolveMore({weights.data(), row.data()}, dim, out.data());
+    for (size_t c = 0; c < dim; ++c) {
+      const float product = weights[c] * row[c];
+      ASSERT_EQ(out[c], before[c] + product);
+    }
+    EXPECT_EQ(out[dim], before[dim]);
   }
 }
 
