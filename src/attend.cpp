@@ -104,6 +104,11 @@ void gatherColumns(const void* from, size_t stride, size_t rows, size_t length, 
   }
 }
 
+// Every `stride`-th of the scales.
+void gatherScales(const float* from, size_t stride, size_t rows, float* to) {
+  for (size_t row = 0; row < rows; ++row) to[row] = from[row * stride];
+}
+
 // The inner loops take one vector of each row a turn, or leave in between: where a loop is unrolled without an exit, V8
 // moves the loads of all its turns before their arithmetic, and then has too few registers to keep them in.
 
@@ -334,6 +339,7 @@ struct Kernels {
   size_t keyStep;  // elements of a key that are scored at a time
   decltype(&gatherRows<float, float>) gatherKeys;
   decltype(&gatherColumns<float>) gatherValues;
+  decltype(&gatherScales) gatherScales;  // null: there are none
   decltype(&scoreBlock<FloatTile>) score;
   decltype(&softmaxBlock<false>) softmax;
   decltype(&accumulateBlock) accumulate;
@@ -344,6 +350,7 @@ constexpr Kernels kFloatKernels = {.rowBytes = sizeof(float),
                                    .keyStep = kLanes,
                                    .gatherKeys = &gatherRows<float, float>,
                                    .gatherValues = &gatherColumns<float>,
+                                   .gatherScales = nullptr,
                                    .score = &scoreBlock<FloatTile>,
                                    .softmax = &softmaxBlock<false>,
                                    .accumulate = &accumulateBlock};
@@ -353,6 +360,7 @@ constexpr Kernels kInt8Kernels = {.rowBytes = sizeof(int8_t),
                                   .keyStep = kInt16Lanes,
                                   .gatherKeys = &gatherRows<int8_t, int8_t>,
                                   .gatherValues = &gatherColumns<int8_t>,
+                                  .gatherScales = &gatherScales,
                                   .score = &scoreBlock<IntegerTile>,
                                   .softmax = &softmaxBlock<true>,
                                   .accumulate = &accumulateBlock};
@@ -362,6 +370,7 @@ constexpr Kernels kInt8FloatQueryKernels = {.rowBytes = sizeof(int8_t),
                                             .keyStep = kLanes,
                                             .gatherKeys = &gatherRows<int8_t, float>,
                                             .gatherValues = &gatherColumns<int8_t>,
+                                            .gatherScales = &gatherScales,
                                             .score = &scoreBlock<FloatTile>,
                                             .softmax = &softmaxBlock<true>,
                                             .accumulate = &accumulateBlock};
@@ -575,13 +584,12 @@ class Attention {
         kernels_.gatherValues(rowOf(values, *piece.run, piece.row), strideOf(values), piece.rows, values.headDim,
                               scratch_.vStride, scratch_.values, piece.offset);
       }
-      if (shape_.precision == Precision::kF32) return;
+      if (kernels_.gatherScales == nullptr) return;
       const size_t scale = size_t{piece.row} * shape_.numKvHeads + kvHead;
       const size_t offset = first - blockFirst + piece.offset;
-      for (size_t row = 0; row < piece.rows; ++row) {
-        scratch_.keyScales[offset + row] = piece.run->keyScales[scale + row * shape_.numKvHeads];
-        scratch_.valueScales[offset + row] = piece.run->valueScales[scale + row * shape_.numKvHeads];
-      }
+      kernels_.gatherScales(piece.run->keyScales + scale, shape_.numKvHeads, piece.rows, scratch_.keyScales + offset);
+      kernels_.gatherScales(piece.run->valueScales + scale, shape_.numKvHeads, piece.rows,
+                            scratch_.valueScales + offset);
     });
   }
 
