@@ -2,382 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "quantize.h"
-#include "simd.h"
+#include "attend_kernels.h"
 
 namespace needle3 {
 namespace {
 
-constexpr size_t kLanes = 4;
-// Rows whose scores are reduced together: four sums make one vector.
-constexpr size_t kTileRows = 4;
-// Query heads that share a pass over keys and values.
-constexpr uint32_t kTileHeads = 2;
-// Vectors of a value row whose sums stay in registers together, and their floats.
-constexpr size_t kWideVectors = 4;
-constexpr size_t kWide = kWideVectors * kLanes;
-// Floats between the scores of two heads: a block, and what the last tile of rows may overwrite.
-constexpr size_t kScoreStride = kBlockPositions + 4;
-// Integer products are taken eight at a time.
-constexpr size_t kInt16Lanes = 8;
 // From so many queries on f32 rows are gathered, too: below, that costs more than rows that lie close together save.
 constexpr uint32_t kGatherQueries = 3;
 
-template <typename T>
-constexpr T roundUp(T n, size_t multiple) {
-  return static_cast<T>((n + multiple - 1) / multiple * multiple);
-}
-
-// Keys of one kv head at the positions [first, end) of one block, as floats or int8, `stride` elements apart and padded
-// with zeros to whole vectors: where they lie if that is so there, else gathered.
-struct BlockKeys {
-  const void* rows;  // of position `first`
-  size_t stride;
-
-  [[nodiscard]] const void* row(size_t i, size_t elementBytes) const {
-    return static_cast<const std::byte*>(rows) + i * stride * elementBytes;
-  }
-};
-
-// The width of the column of a value row that begins at `d`: kWide floats, or kLanes where fewer are left.
-constexpr size_t columnWidth(size_t d, size_t padded) { return d + kWide <= padded ? kWide : kLanes; }
-
-// Values of the same, in columns of kWide floats and then of kLanes: where they lie, or gathered column by column.
-struct BlockValues {
-  const float* rows;  // of position `first`
-  size_t stride;      // 0: gathered
-
-  [[nodiscard]] const float* column(size_t d, size_t width, size_t row) const {
-    return stride == 0 ? rows + d * kBlockPositions + row * width : rows + d + row * stride;
-  }
-  [[nodiscard]] size_t strideOf(size_t width) const { return stride == 0 ? width : stride; }
-};
-
-// ---- gathering: rows of one kv head brought together, and converted ----
-
-inline void copy8(const float* from, float* to) {
-  store(to, load(from));
-  store(to + kLanes, load(from + kLanes));
-}
-inline void copy8(const int8_t* from, float* to) {
-  const I16x8 lanes = loadWidened(from);
-  store(to, lowToFloat(lanes));
-  store(to + kLanes, highToFloat(lanes));
-}
-inline void copy8(const int8_t* from, int16_t* to) { store(to, loadWidened(from)); }
-inline void copy8(const int8_t* from, int8_t* to) { std::memcpy(to, from, 8); }
-
-// `length` elements, and zeros behind them up to `padded`.
-template <typename From, typename To>
-inline void copyPadded(const From* from, size_t length, size_t padded, To* to) {
-  size_t i = 0;
-  for (; i + 8 <= length; i += 8) copy8(from + i, to + i);
-  for (; i < length; ++i) to[i] = from[i];
-  for (; i < padded; ++i) to[i] = 0;
-}
-
-// `rows` rows, `stride` elements apart, to rows that are `padded` apart, zeros behind their `length` elements.
-template <typename From, typename To>
-void gatherRows(const void* from, size_t stride, size_t rows, size_t length, size_t padded, void* to) {
-  const auto* row = static_cast<const From*>(from);
-  auto* gathered = static_cast<To*>(to);
-  for (; rows > 0; --rows, row += stride, gathered += padded) copyPadded(row, length, padded, gathered);
-}
-
-// The same as columns of kWide and then of kLanes floats, each column with all rows of a block: `to` is the first
-// column's first row, `offset` the row to begin with.
-template <typename From>
-void gatherColumns(const void* from, size_t stride, size_t rows, size_t length, size_t padded, float* to,
-                   size_t offset) {
-  const auto* row = static_cast<const From*>(from);
-  for (const size_t end = offset + rows; offset < end; ++offset, row += stride) {
-    size_t d = 0;
-    for (; d + kWide <= length; d += kWide)
-      copyPadded(row + d, kWide, kWide, to + d * kBlockPositions + offset * kWide);
-    for (size_t width = 0; d < padded; d += width) {
-      width = columnWidth(d, padded);
-      copyPadded(row + d, std::min(width, length - d), width, to + d * kBlockPositions + offset * width);
-    }
-  }
-}
-
-// Every `stride`-th of the scales.
-void gatherScales(const float* from, size_t stride, size_t rows, float* to) {
-  for (size_t row = 0; row < rows; ++row) to[row] = from[row * stride];
-}
-
-// The inner loops take one vector of each row a turn, or leave in between: where a loop is unrolled without an exit, V8
-// moves the loads of all its turns before their arithmetic, and then has too few registers to keep them in.
-
-// ---- scores: kHeads queries against kTileRows keys ----
-
-template <int kHeads>
-struct FloatTile {
-  using Query = float;
-  using Key = float;
-  static constexpr size_t kStep = kLanes;
-  F32x4 sums[kHeads][kTileRows];
-
-  FloatTile() {
-    for (auto& row : sums) {
-      for (F32x4& sum : row) sum = splat(0.0F);
-    }
-  }
-  void add(const float* queries, size_t queryStride, const float* const (&keys)[kTileRows], size_t at) {
-    F32x4 key[kTileRows];
-    for (size_t r = 0; r < kTileRows; ++r) key[r] = load(keys[r] + at);
-    for (size_t h = 0; h < kHeads; ++h) {
-      const F32x4 query = load(queries + h * queryStride + at);
-      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + query * key[r];
-    }
-  }
-  [[nodiscard]] F32x4 scores(size_t h) const { return horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]); }
-};
-
-// Integer dot products: exact, so their order is free.
-template <int kHeads>
-struct IntegerTile {
-  using Query = int16_t;
-  using Key = int8_t;
-  static constexpr size_t kStep = kInt16Lanes;
-  I32x4 sums[kHeads][kTileRows];
-
-  IntegerTile() {
-    for (auto& row : sums) {
-      for (I32x4& sum : row) sum = splat(0);
-    }
-  }
-  void add(const int16_t* queries, size_t queryStride, const int8_t* const (&keys)[kTileRows], size_t at) {
-    I16x8 key[kTileRows];
-    for (size_t r = 0; r < kTileRows; ++r) key[r] = loadWidened(keys[r] + at);
-    for (size_t h = 0; h < kHeads; ++h) {
-      const I16x8 query = load(queries + h * queryStride + at);
-      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + dotPairs(query, key[r]);
-    }
-  }
-  [[nodiscard]] F32x4 scores(size_t h) const {
-    return toFloat(horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]));
-  }
-};
-
-// Dot products of kHeads queries, queryStride apart, with `rows` keys: out[h · kScoreStride + row]. Up to kTileRows − 1
-// values behind the last row are overwritten. `length` is padded to whole steps.
-template <template <int> typename Tile, int kHeads>
-inline void scoreHeads(const typename Tile<kHeads>::Query* queries, size_t queryStride,
-                       const typename Tile<kHeads>::Key* keys, size_t keyStride, size_t rows, size_t length,
-                       float* out) {
-  using T = Tile<kHeads>;
-  const auto scoreTile = [&](const typename T::Key* const(&tileKeys)[kTileRows], size_t row) {
-    T tile;
-    for (size_t at = 0; at < length; at += T::kStep) tile.add(queries, queryStride, tileKeys, at);
-    for (size_t h = 0; h < kHeads; ++h) store(out + h * kScoreStride + row, tile.scores(h));
-  };
-  size_t row = 0;
-  for (; row + kTileRows <= rows; row += kTileRows, keys += kTileRows * keyStride) {
-    scoreTile({keys, keys + keyStride, keys + 2 * keyStride, keys + 3 * keyStride}, row);
-  }
-  if (row < rows) {  // past the last row, that one again
-    const auto at = [&](size_t r) { return keys + std::min(r, rows - row - 1) * keyStride; };
-    scoreTile({at(0), at(1), at(2), at(3)}, row);
-  }
-}
-
-// The same for any number of heads.
-template <template <int> typename Tile>
-void scoreBlock(const void* queries, size_t queryStride, size_t heads, const void* keys, size_t keyStride, size_t rows,
-                size_t length, float* out) {
-  const auto* query = static_cast<const typename Tile<1>::Query*>(queries);
-  const auto* key = static_cast<const typename Tile<1>::Key*>(keys);
-  for (; heads >= kTileHeads;
-       heads -= kTileHeads, query += kTileHeads * queryStride, out += kTileHeads * kScoreStride) {
-    scoreHeads<Tile, kTileHeads>(query, queryStride, key, keyStride, rows, length, out);
-  }
-  if (heads > 0) scoreHeads<Tile, 1>(query, queryStride, key, keyStride, rows, length, out);
-}
-
-// ---- values: weighted sums of the block's rows ----
-
-// out[h][d] = out[h][d] · decays[h] + Σ_row weights[h][row] · values[row][d] for kHeads heads and kVectors vectors,
-// `rows` ≥ 1.
-template <int kHeads, int kVectors>
-inline void accumulateTile(const float* weights, const float* values, size_t valueStride, size_t rows,
-                           const float* decays, float* out, size_t outStride) {
-  F32x4 sums[kHeads][kVectors];
-  for (auto& row : sums) {
-    for (F32x4& sum : row) sum = splat(0.0F);
-  }
-  const auto addRow = [&](size_t row) {
-    F32x4 weight[kHeads];
-    for (int h = 0; h < kHeads; ++h) weight[h] = loadSplat(weights + static_cast<size_t>(h) * kScoreStride + row);
-    for (int d = 0; d < kVectors; ++d) {
-      const F32x4 lanes = load(values + static_cast<size_t>(d) * kLanes);
-      for (int h = 0; h < kHeads; ++h) sums[h][d] = sums[h][d] + weight[h] * lanes;
-    }
-  };
-  for (;; rows -= 4, weights += 4, values += valueStride) {
-    addRow(0);
-    if (rows == 1) break;
-    values += valueStride;
-    addRow(1);
-    if (rows == 2) break;
-    values += valueStride;
-    addRow(2);
-    if (rows == 3) break;
-    values += valueStride;
-    addRow(3);
-    if (rows == 4) break;
-  }
-  for (int h = 0; h < kHeads; ++h) {
-    const F32x4 decay = splat(decays[h]);
-    for (int d = 0; d < kVectors; ++d) {
-      float* lanes = out + static_cast<size_t>(h) * outStride + static_cast<size_t>(d) * kLanes;
-      store(lanes, load(lanes) * decay + sums[h][d]);
-    }
-  }
-}
-
-// The same for one column of kVectors and any number of heads.
-template <int kVectors>
-inline void accumulateColumn(const float* weights, const float* values, size_t valueStride, size_t rows, size_t heads,
-                             const float* decays, float* out, size_t outStride) {
-  for (; heads >= kTileHeads; heads -= kTileHeads) {
-    accumulateTile<kTileHeads, kVectors>(weights, values, valueStride, rows, decays, out, outStride);
-    weights += kTileHeads * kScoreStride;
-    decays += kTileHeads;
-    out += kTileHeads * outStride;
-  }
-  if (heads > 0) accumulateTile<1, kVectors>(weights, values, valueStride, rows, decays, out, outStride);
-}
-
-// The same for whole rows: `rows` of them from `firstRow` on, out (heads, width).
-void accumulateBlock(const float* weights, const BlockValues& values, size_t firstRow, size_t rows, size_t heads,
-                     const float* decays, float* out, size_t width) {
-  size_t d = 0;
-  for (; d + kWide <= width; d += kWide) {
-    accumulateColumn<kWideVectors>(weights, values.column(d, kWide, firstRow), values.strideOf(kWide), rows, heads,
-                                   decays, out + d, width);
-  }
-  for (; d < width; d += kLanes) {
-    accumulateColumn<1>(weights, values.column(d, kLanes, firstRow), values.strideOf(kLanes), rows, heads, decays,
-                        out + d, width);
-  }
-}
-
-// ---- softmax of the heads of one group over one block ----
-
-struct SoftmaxBlock {
-  size_t heads;
-  float* scores;             // (heads, kScoreStride): dot products in, weights out
-  const float* scoreScales;  // (heads)
-  const float* keyScales;    // (kScoreStride), and valueScales: kScaled only
-  const float* valueScales;
-  float* maxima;  // (heads): running
-  float* sums;    // (heads): running
-  float* decays;  // (heads), up to a whole vector: out
-  float* powers;  // (kScoreStride): room
-};
-
-// Turns dot products at offsets [begin, end) of a block into weights e^(score − maximum), with the running maximum of
-// each head; adds their sum, and gives the factor by which what was summed before decays.
-//
-// Offsets are lanes of vectors aligned in the block; those outside [begin, end) weigh nothing, so that the order of
-// summation depends on positions only. Scales there must be finite and not negative.
-template <bool kScaled>
-void softmaxBlock(const SoftmaxBlock& block, size_t begin, size_t end) {
-  const size_t alignedBegin = begin / kLanes * kLanes;
-  const size_t alignedEnd = roundUp(end, kLanes);
-  const SoftmaxBlock b = block;  // a store to one array cannot change the others' addresses
-
-  for (size_t h = 0; h < b.heads; ++h) {
-    float* scores = b.scores + h * kScoreStride;
-    constexpr float kMasked = -std::numeric_limits<float>::infinity();
-    for (size_t i = alignedBegin; i < begin; ++i) scores[i] = kMasked;
-    for (size_t i = end; i < alignedEnd; ++i) scores[i] = kMasked;
-    const F32x4 scale = splat(b.scoreScales[h]);
-    F32x4 largest = splat(b.maxima[h]);
-    for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
-      F32x4 score = load(scores + i);
-      if constexpr (kScaled) score = score * load(b.keyScales + i);
-      score = score * scale;
-      store(scores + i, score);
-      largest = maximum(largest, score);
-    }
-    const float newMaximum = horizontalMaximum(largest);
-    b.decays[h] = b.maxima[h] - newMaximum;
-    b.maxima[h] = newMaximum;
-  }
-  for (size_t h = 0; h < b.heads; h += kLanes) store(b.decays + h, expOfNonPositive(load(b.decays + h)));
-
-  for (size_t h = 0; h < b.heads; ++h) {
-    float* scores = b.scores + h * kScoreStride;
-    const F32x4 largest = splat(b.maxima[h]);
-    for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
-      const ReducedExponent exponent = reduceExponent(load(scores + i) - largest);
-      store(scores + i, exponent.rest);
-      store(b.powers + i, exponent.power);
-    }
-    F32x4 sum = splat(0.0F);
-    for (size_t i = alignedBegin; i < alignedEnd; i += kLanes) {
-      F32x4 weight = expOf({load(scores + i), load(b.powers + i)});
-      sum = sum + weight;
-      if constexpr (kScaled) weight = weight * load(b.valueScales + i);
-      store(scores + i, weight);
-    }
-    b.sums[h] = b.sums[h] * b.decays[h] + horizontalSum(sum);
-  }
-}
-
-// What differs with the format of rows and queries. The kernels are called through this table, and so stay functions of
-// their own: inlined into one, they would share its registers, and engines would spill in the inner loops.
-struct Kernels {
-  size_t rowBytes;  // of an element of a stored row
-  size_t keyBytes;  // of an element of a key, and of a query, as they are scored
-  size_t queryBytes;
-  size_t keyStep;  // elements of a key that are scored at a time
-  decltype(&gatherRows<float, float>) gatherKeys;
-  decltype(&gatherColumns<float>) gatherValues;
-  decltype(&gatherScales) gatherScales;  // null: there are none
-  decltype(&scoreBlock<FloatTile>) score;
-  decltype(&softmaxBlock<false>) softmax;
-  decltype(&accumulateBlock) accumulate;
-};
-constexpr Kernels kFloatKernels = {.rowBytes = sizeof(float),
-                                   .keyBytes = sizeof(float),
-                                   .queryBytes = sizeof(float),
-                                   .keyStep = kLanes,
-                                   .gatherKeys = &gatherRows<float, float>,
-                                   .gatherValues = &gatherColumns<float>,
-                                   .gatherScales = nullptr,
-                                   .score = &scoreBlock<FloatTile>,
-                                   .softmax = &softmaxBlock<false>,
-                                   .accumulate = &accumulateBlock};
-constexpr Kernels kInt8Kernels = {.rowBytes = sizeof(int8_t),
-                                  .keyBytes = sizeof(int8_t),
-                                  .queryBytes = sizeof(int16_t),
-                                  .keyStep = kInt16Lanes,
-                                  .gatherKeys = &gatherRows<int8_t, int8_t>,
-                                  .gatherValues = &gatherColumns<int8_t>,
-                                  .gatherScales = &gatherScales,
-                                  .score = &scoreBlock<IntegerTile>,
-                                  .softmax = &softmaxBlock<true>,
-                                  .accumulate = &accumulateBlock};
-constexpr Kernels kInt8FloatQueryKernels = {.rowBytes = sizeof(int8_t),
-                                            .keyBytes = sizeof(float),
-                                            .queryBytes = sizeof(float),
-                                            .keyStep = kLanes,
-                                            .gatherKeys = &gatherRows<int8_t, float>,
-                                            .gatherValues = &gatherColumns<int8_t>,
-                                            .gatherScales = &gatherScales,
-                                            .score = &scoreBlock<FloatTile>,
-                                            .softmax = &softmaxBlock<true>,
-                                            .accumulate = &accumulateBlock};
-
-const Kernels& kernelsFor(const AttendShape& shape) {
-  if (shape.precision == Precision::kF32) return kFloatKernels;
-  return shape.quantizeQuery ? kInt8Kernels : kInt8FloatQueryKernels;
+const AttendKernels& kernelsFor(const AttendShape& shape) {
+  return attendKernels(shape.precision, shape.quantizeQuery);
 }
 
 // Hands out pieces of the scratch.
@@ -398,7 +34,7 @@ class Carver {
 };
 
 struct Scratch {
-  Scratch(const AttendShape& shape, const Kernels& kernels, Carver& carver)
+  Scratch(const AttendShape& shape, const AttendKernels& kernels, Carver& carver)
       : qkStride(roundUp(size_t{shape.qkHeadDim}, kernels.keyStep)), vStride(roundUp(size_t{shape.vHeadDim}, kLanes)) {
     const uint64_t queryHeads = uint64_t{kQueryRows} * shape.numHeads;
     const uint64_t group = shape.numHeads / shape.numKvHeads;
@@ -503,20 +139,18 @@ class Attention {
   }
 
  private:
-  // Pads queries (f32) or quantises and widens them, and starts the sums.
+  [[nodiscard]] std::byte* queryAt(size_t head) const {
+    return scratch_.queries + head * scratch_.qkStride * kernels_.queryBytes;
+  }
+
+  // Converts the queries and starts the sums.
   void prepareQueries(const float* queries, uint32_t rows) const {
     const size_t heads = size_t{rows} * shape_.numHeads;
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.qkHeadDim));
     for (size_t head = 0; head < heads; ++head) {
-      const float* query = queries + head * shape_.qkHeadDim;
-      std::byte* prepared = scratch_.queries + head * scratch_.qkStride * kernels_.queryBytes;
-      scratch_.scoreScales[head] = scale;
-      if (shape_.quantizeQuery) {
-        scratch_.scoreScales[head] = quantizeRow(query, shape_.qkHeadDim, scratch_.narrowQuery) * scale;
-        copyPadded(scratch_.narrowQuery, shape_.qkHeadDim, scratch_.qkStride, reinterpret_cast<int16_t*>(prepared));
-      } else {
-        copyPadded(query, shape_.qkHeadDim, scratch_.qkStride, reinterpret_cast<float*>(prepared));
-      }
+      scratch_.scoreScales[head] = kernels_.prepareQuery(queries + head * shape_.qkHeadDim, shape_.qkHeadDim,
+                                                         scratch_.qkStride, scratch_.narrowQuery, queryAt(head)) *
+                                   scale;
     }
     std::fill(scratch_.maxima, scratch_.maxima + heads, -std::numeric_limits<float>::infinity());
     std::fill(scratch_.sums, scratch_.sums + heads, 0.0F);
@@ -547,17 +181,13 @@ class Attention {
   // Reads a byte of each cache line of [first, end), in order of address. The kernels go through a block once for each
   // head, in strides; a real step finds the layer's rows in no near cache, and then waits for memory at every stride.
   void touchBlock(uint32_t first, uint32_t end) const {
-    constexpr size_t kCacheLine = 64;
-    uint32_t sum = 0;
-    const auto touch = [&sum](const void* array, const Piece& piece, size_t rowBytes) {
-      const auto* bytes = static_cast<const uint8_t*>(array) + piece.row * rowBytes;
-      for (size_t i = 0; i < piece.rows * rowBytes; i += kCacheLine) sum += bytes[i];
-    };
     forEachPiece(runs_, first, end, [&](const Piece& piece) {
-      touch(piece.run->keys, piece, size_t{shape_.numKvHeads} * shape_.qkHeadDim * sizeof(float));
-      touch(piece.run->values, piece, size_t{shape_.numKvHeads} * shape_.vHeadDim * sizeof(float));
+      const auto touch = [&piece](const void* array, size_t rowBytes) {
+        touchLines(static_cast<const std::byte*>(array) + piece.row * rowBytes, piece.rows * rowBytes);
+      };
+      touch(piece.run->keys, size_t{shape_.numKvHeads} * shape_.qkHeadDim * sizeof(float));
+      touch(piece.run->values, size_t{shape_.numKvHeads} * shape_.vHeadDim * sizeof(float));
     });
-    asm volatile("" ::"r"(sum));  // so that no compiler drops the loads
   }
 
   // Points keys_ and values_ at the kv head's rows of [first, end), and gathers their scales.
@@ -601,8 +231,8 @@ class Attention {
     const size_t skipped = begin - first;
     const size_t offset = begin - blockFirst;
     float* weights = scratch_.weights + offset;
-    kernels_.score(scratch_.queries + head0 * scratch_.qkStride * kernels_.queryBytes, scratch_.qkStride, group_,
-                   keys_.row(skipped, kernels_.keyBytes), keys_.stride, rows, scratch_.qkStride, weights);
+    const auto* keys = static_cast<const std::byte*>(keys_.rows) + skipped * keys_.stride * kernels_.keyBytes;
+    kernels_.score(queryAt(head0), scratch_.qkStride, group_, {keys, keys_.stride}, rows, scratch_.qkStride, weights);
     kernels_.softmax({.heads = group_,
                       .scores = scratch_.weights,
                       .scoreScales = scratch_.scoreScales + head0,
@@ -619,19 +249,16 @@ class Attention {
 
   void finish(uint32_t rows, float* out) const {
     const size_t heads = size_t{rows} * shape_.numHeads;
-    for (size_t head = 0; head < heads; ++head, out += shape_.vHeadDim) {
-      const F32x4 sum = splat(scratch_.sums[head]);
-      const float* output = scratch_.outputs + head * scratch_.vStride;
-      size_t d = 0;
-      for (; d + kLanes <= shape_.vHeadDim; d += kLanes) store(out + d, load(output + d) / sum);
-      if (d < shape_.vHeadDim) storePartial(out + d, load(output + d) / sum, shape_.vHeadDim - d);
+    for (size_t head = 0; head < heads; ++head) {
+      divideRow(scratch_.outputs + head * scratch_.vStride, scratch_.sums[head], shape_.vHeadDim,
+                out + head * shape_.vHeadDim);
     }
   }
 
   const AttendShape shape_;
   const std::span<const KvRun> runs_;
   const uint32_t group_;
-  const Kernels& kernels_;
+  const AttendKernels& kernels_;
   const Scratch scratch_;
   BlockKeys keys_{};
   BlockValues values_{};
