@@ -396,20 +396,32 @@ TEST_F(AttentionKernel, DependsOnPositionsAndRowsNotOnRuns) {
 
 TEST_F(AttentionKernel, GivesManyQueriesWhatItGivesEachAlone) {
   Random random(23);
-  for (const AttendShape& shape : everyPrecisionOf(4, 2, 10, 6)) {
+  // Widths of whole vectors, which few queries read where they lie, and others.
+  const uint32_t widths[][4] = {{4, 2, 10, 6}, {6, 2, 12, 20}, {3, 1, 16, 36}, {2, 2, 8, 64}};
+  std::vector<AttendShape> shapes;
+  for (const auto& [heads, kvHeads, qk, v] : widths) {
+    for (const AttendShape& shape : everyPrecisionOf(heads, kvHeads, qk, v)) shapes.push_back(shape);
+  }
+  for (const AttendShape& shape : shapes) {
     for (uint32_t cap : {1U, 5U, 64U, 100U, 1000U}) {
       AttendCase test = randomCase(shape, 0, 150, random);
       test.cap = cap;
       test.wrapAfter = 70;
       const std::vector<float> queries = randomQueries(shape, 150, random);
-      const std::vector<float> all = attended(test, queries, 150, 0);
       const size_t queryWidth = size_t{shape.numHeads} * shape.qkHeadDim;
       const size_t outWidth = size_t{shape.numHeads} * shape.vHeadDim;
+      const auto attendedFrom = [&](uint32_t row, uint32_t rows) {
+        const auto first = queries.begin() + static_cast<ptrdiff_t>(row * queryWidth);
+        return attended(test, {first, first + static_cast<ptrdiff_t>(rows * queryWidth)}, rows, row);
+      };
+      const std::vector<float> all = attendedFrom(0, 150);
       for (uint32_t row = 0; row < 150; ++row) {
-        const std::vector<float> query(queries.begin() + static_cast<ptrdiff_t>(row * queryWidth),
-                                       queries.begin() + static_cast<ptrdiff_t>((row + 1) * queryWidth));
-        ASSERT_TRUE(sameBits(attended(test, query, 1, row), std::span(all).subspan(row * outWidth, outWidth)))
-            << "row " << row << ", cap " << cap;
+        for (uint32_t rows = 1; rows <= 4 && row + rows <= 150; ++rows) {
+          ASSERT_TRUE(
+              sameBits(attendedFrom(row, rows), std::span(all).subspan(row * outWidth, size_t{rows} * outWidth)))
+              << "row " << row << ", " << rows << " rows, cap " << cap << ", widths " << shape.qkHeadDim << " and "
+              << shape.vHeadDim;
+        }
       }
     }
   }
