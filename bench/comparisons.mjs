@@ -21,6 +21,9 @@ const window = 1024;
 /** Attention sums in another order than the scalar loops do; see docs/numerics.md. */
 const attendTolerance = 1e-5;
 
+/** An int8 cache is compared with f32: what it costs in accuracy is part of the tolerance. */
+const formatTolerance = 0.03;
+
 /** @returns {Comparison[]} */
 export function comparisons() {
   /** @type {Comparison[]} */
@@ -42,6 +45,19 @@ export function comparisons() {
         tolerance: attendTolerance,
       });
     }
+  }
+  // The formats in turn with each other, since between two line-ups the machine's speed may have changed.
+  for (const positions of [128, window, 8192]) {
+    list.push({
+      id: `formats/${positions}`,
+      group: 'formats',
+      parameters: { positions },
+      contestants: Object.fromEntries(
+        formats.map((format) => [format, { spec: `attend core ${format} global ${positions}` }]),
+      ),
+      natively: [],
+      tolerance: formatTolerance,
+    });
   }
   for (const format of formats) {
     for (const reach of ['global', 'local']) {

@@ -95,6 +95,22 @@ function attend() {
   ]);
 }
 
+/** int8 against f32, timed in turn. */
+function formatRatios() {
+  const [, ...others] = Object.entries(formats);
+  return markdown([
+    ['positions', 'f32, µs', ...others.map(([, label]) => label)],
+    ...valuesOf('formats', 'positions').map((positions) => {
+      const t = timingsOf(node, `formats/${positions}`);
+      return [
+        grouped(Number(positions)),
+        spread(t.f32),
+        ...others.map(([format]) => `${formatTime(t[format].median)} (${formatRatio(t[format], t.f32)})`),
+      ];
+    }),
+  ]);
+}
+
 function rows() {
   const reaches = { global: 'prompt from position 0', local: 'full ring of 1,024' };
   return markdown([
@@ -218,6 +234,7 @@ const pages = {
   'docs/performance.md': {
     machine: machine(node),
     attend: attend(),
+    formats: formatRatios(),
     rows: rows(),
     small: small(),
     step: step(),
