@@ -190,7 +190,7 @@ Status DecodeState::checkStepRows(uint32_t rows) const {
 
 Status DecodeState::checkRows(const char* name, size_t length, uint64_t dim, uint32_t* rows) const {
   // A row that is wider than memory has no multiple; and engines divide 32 bits faster than 64.
-  const size_t count = dim > length ? 0 : length / static_cast<size_t>(dim);
+  const size_t count = dim == length ? 1 : dim > length ? 0 : length / static_cast<size_t>(dim);
   if (count == 0 || count * dim != length) return lengthError(name, length, "must be a positive multiple of", dim);
   *rows = static_cast<uint32_t>(std::min<size_t>(count, UINT32_MAX));
   return {};
