@@ -16,9 +16,9 @@ namespace needle3 {
 //
 // with query head h reading kv head h / (numHeads / numKvHeads).
 //
-// Positions are taken in blocks of kBlockPositions, aligned to multiples of it, in ascending order, with a running
-// maximum: so a result depends on positions and rows alone, not on where a row lies nor on how many queries are taken
-// at once. docs/numerics.md derives the error bound from this order of summation.
+// Positions are taken in blocks of kBlockPositions (attend_kernels.h), aligned to multiples of it, in ascending order,
+// with a running maximum: so a result depends on positions and rows alone, not on where a row lies nor on how many
+// queries are taken at once. docs/numerics.md derives the error bound from this order of summation.
 struct AttendShape {
   uint32_t numHeads;
   uint32_t numKvHeads;
@@ -39,7 +39,6 @@ struct KvRun {
   const float* valueScales;
 };
 
-inline constexpr uint32_t kBlockPositions = 64;
 // Queries that share one pass over keys and values.
 inline constexpr uint32_t kQueryRows = 8;
 

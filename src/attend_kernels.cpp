@@ -69,9 +69,16 @@ void gatherColumns(const void* from, size_t stride, size_t rows, size_t length, 
   }
 }
 
-// Every `stride`-th of the scales.
 void gatherScales(const float* from, size_t stride, size_t rows, float* to) {
-  for (size_t row = 0; row < rows; ++row) to[row] = from[row * stride];
+  size_t row = 0;
+  if (stride == 2) {
+    // Every other lane of two vectors; not for the last rows, where the second may end outside the array.
+    for (; row + kLanes < rows; row += kLanes) {
+      const float* pairs = from + 2 * row;
+      store(to + row, shuffle<0, 2, 4, 6>(load(pairs), load(pairs + kLanes)));
+    }
+  }
+  for (; row < rows; ++row) to[row] = from[row * stride];
 }
 
 float prepareFloatQuery(const float* query, size_t length, size_t padded, int8_t* /*room*/, void* to) {

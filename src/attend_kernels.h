@@ -4,13 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attend.h"
+#include "config.h"
 
 namespace needle3 {
 
 // The inner loops of attention, over one block of positions and the query heads that share one kv head. They know
 // shapes and pointers; which block, which rows and which scratch is for attend.cpp to say.
 
+// Positions of a block.
+inline constexpr uint32_t kBlockPositions = 64;
 // Lanes of a vector, and floats of a wide column of values: as many as have their sums in registers together.
 inline constexpr size_t kLanes = 4;
 inline constexpr size_t kWide = 4 * kLanes;

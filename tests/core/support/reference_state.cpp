@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "attend_kernels.h"
+
 namespace needle3::testing {
 namespace {
 
