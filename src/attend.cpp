@@ -155,6 +155,8 @@ class Attention {
     std::fill(scratch_.maxima, scratch_.maxima + heads, -std::numeric_limits<float>::infinity());
     std::fill(scratch_.sums, scratch_.sums + heads, 0.0F);
     std::fill(scratch_.outputs, scratch_.outputs + heads * scratch_.vStride, 0.0F);
+    if (kernels_.gatherScales == nullptr) return;
+    // The softmax multiplies whole vectors, so what no block fills must be a scale, too.
     std::fill(scratch_.keyScales, scratch_.keyScales + kScoreStride, 1.0F);
     std::fill(scratch_.valueScales, scratch_.valueScales + kScoreStride, 1.0F);
   }

@@ -17,9 +17,6 @@ constexpr size_t kTileHeads = 2;
 // Integer products are taken eight at a time.
 constexpr size_t kInt16Lanes = 8;
 
-// The width of the column of a value row that begins at `d`: kWide floats, or kLanes where fewer are left.
-constexpr size_t columnWidth(size_t d, size_t padded) { return d + kWide <= padded ? kWide : kLanes; }
-
 // ---- queries, and rows of one kv head: brought together, and converted ----
 
 inline void copy8(const float* from, float* to) {
@@ -63,7 +60,7 @@ void gatherColumns(const void* from, size_t stride, size_t rows, size_t length, 
     for (; d + kWide <= length; d += kWide)
       copyPadded(row + d, kWide, kWide, to + d * kBlockPositions + offset * kWide);
     for (size_t width = 0; d < padded; d += width) {
-      width = columnWidth(d, padded);
+      width = d + kWide <= padded ? kWide : kLanes;
       copyPadded(row + d, std::min(width, length - d), width, to + d * kBlockPositions + offset * width);
     }
   }
@@ -95,90 +92,83 @@ float prepareInt8Query(const float* query, size_t length, size_t padded, int8_t*
 // The inner loops take one vector of each row a turn, or leave in between: where a loop is unrolled without an exit, V8
 // moves the loads of all its turns before their arithmetic, and then has too few registers to keep them in.
 
-// ---- scores: kHeads queries against kTileRows keys ----
+// ---- scores ----
 
-template <int kHeads>
-struct FloatTile {
+struct FloatProducts {
   using Query = float;
   using Key = float;
+  using Sum = F32x4;
   static constexpr size_t kStep = kLanes;
-  F32x4 sums[kHeads][kTileRows];
+  static constexpr float kZero = 0;
 
-  FloatTile() {
-    for (auto& row : sums) {
-      for (F32x4& sum : row) sum = splat(0.0F);
-    }
-  }
-  void add(const float* queries, size_t queryStride, const float* const (&keys)[kTileRows], size_t at) {
-    F32x4 key[kTileRows];
-    for (size_t r = 0; r < kTileRows; ++r) key[r] = load(keys[r] + at);
-    for (size_t h = 0; h < kHeads; ++h) {
-      const F32x4 query = load(queries + h * queryStride + at);
-      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + query * key[r];
-    }
-  }
-  [[nodiscard]] F32x4 scores(size_t h) const { return horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]); }
+  static F32x4 loadKey(const float* key) { return load(key); }
+  static F32x4 add(F32x4 sum, F32x4 query, F32x4 key) { return sum + query * key; }
+  static F32x4 scores(F32x4 sums) { return sums; }
 };
 
-// Integer dot products: exact, so their order is free.
-template <int kHeads>
-struct IntegerTile {
+// Exact, so their order is free.
+struct IntegerProducts {
   using Query = int16_t;
   using Key = int8_t;
+  using Sum = I32x4;
   static constexpr size_t kStep = kInt16Lanes;
-  I32x4 sums[kHeads][kTileRows];
+  static constexpr int32_t kZero = 0;
 
-  IntegerTile() {
-    for (auto& row : sums) {
-      for (I32x4& sum : row) sum = splat(0);
-    }
-  }
-  void add(const int16_t* queries, size_t queryStride, const int8_t* const (&keys)[kTileRows], size_t at) {
-    I16x8 key[kTileRows];
-    for (size_t r = 0; r < kTileRows; ++r) key[r] = loadWidened(keys[r] + at);
-    for (size_t h = 0; h < kHeads; ++h) {
-      const I16x8 query = load(queries + h * queryStride + at);
-      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = sums[h][r] + dotPairs(query, key[r]);
-    }
-  }
-  [[nodiscard]] F32x4 scores(size_t h) const {
-    return toFloat(horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3]));
-  }
+  static I16x8 loadKey(const int8_t* key) { return loadWidened(key); }
+  static I32x4 add(I32x4 sum, I16x8 query, I16x8 key) { return sum + dotPairs(query, key); }
+  static F32x4 scores(I32x4 sums) { return toFloat(sums); }
 };
 
-// Dot products of kHeads queries, queryStride apart, with `rows` keys: out[h · kScoreStride + row]. Up to kTileRows − 1
-// values behind the last row are overwritten. `length` is padded to whole steps.
-template <template <int> typename Tile, int kHeads>
-inline void scoreHeads(const typename Tile<kHeads>::Query* queries, size_t queryStride,
-                       const typename Tile<kHeads>::Key* keys, size_t keyStride, size_t rows, size_t length,
-                       float* out) {
-  using T = Tile<kHeads>;
-  const auto scoreTile = [&](const typename T::Key* const(&tileKeys)[kTileRows], size_t row) {
-    T tile;
-    for (size_t at = 0; at < length; at += T::kStep) tile.add(queries, queryStride, tileKeys, at);
-    for (size_t h = 0; h < kHeads; ++h) store(out + h * kScoreStride + row, tile.scores(h));
+// Dot products of kHeads queries, queryStride apart, with kTileRows keys: out[h · kScoreStride + row].
+template <typename Products, int kHeads>
+inline void scoreTile(const typename Products::Query* queries, size_t queryStride,
+                      const typename Products::Key* const (&keys)[kTileRows], size_t length, float* out) {
+  typename Products::Sum sums[kHeads][kTileRows];
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = splat(Products::kZero);
+  }
+  for (size_t at = 0; at < length; at += Products::kStep) {
+    decltype(Products::loadKey(keys[0])) key[kTileRows];
+    for (size_t r = 0; r < kTileRows; ++r) key[r] = Products::loadKey(keys[r] + at);
+    for (size_t h = 0; h < kHeads; ++h) {
+      const auto query = load(queries + h * queryStride + at);
+      for (size_t r = 0; r < kTileRows; ++r) sums[h][r] = Products::add(sums[h][r], query, key[r]);
+    }
+  }
+  for (size_t h = 0; h < kHeads; ++h) {
+    store(out + h * kScoreStride, Products::scores(horizontalSums(sums[h][0], sums[h][1], sums[h][2], sums[h][3])));
+  }
+}
+
+// The same with `rows` keys. Up to kTileRows − 1 values behind the last row are overwritten. `length` is padded to
+// whole steps.
+template <typename Products, int kHeads>
+inline void scoreHeads(const typename Products::Query* queries, size_t queryStride, const typename Products::Key* keys,
+                       size_t keyStride, size_t rows, size_t length, float* out) {
+  const auto score = [&](const typename Products::Key* const(&tileKeys)[kTileRows], size_t row) {
+    scoreTile<Products, kHeads>(queries, queryStride, tileKeys, length, out + row);
   };
   size_t row = 0;
   for (; row + kTileRows <= rows; row += kTileRows, keys += kTileRows * keyStride) {
-    scoreTile({keys, keys + keyStride, keys + 2 * keyStride, keys + 3 * keyStride}, row);
+    score({keys, keys + keyStride, keys + 2 * keyStride, keys + 3 * keyStride}, row);
   }
   if (row < rows) {  // past the last row, that one again
     const auto at = [&](size_t r) { return keys + std::min(r, rows - row - 1) * keyStride; };
-    scoreTile({at(0), at(1), at(2), at(3)}, row);
+    score({at(0), at(1), at(2), at(3)}, row);
   }
 }
 
 // The same for any number of heads.
-template <template <int> typename Tile>
+template <typename Products>
 void scoreBlock(const void* queries, size_t queryStride, size_t heads, const BlockKeys& keys, size_t rows,
                 size_t length, float* out) {
-  const auto* query = static_cast<const typename Tile<1>::Query*>(queries);
-  const auto* key = static_cast<const typename Tile<1>::Key*>(keys.rows);
+  const auto* query = static_cast<const typename Products::Query*>(queries);
+  const auto* key = static_cast<const typename Products::Key*>(keys.rows);
   for (; heads >= kTileHeads;
        heads -= kTileHeads, query += kTileHeads * queryStride, out += kTileHeads * kScoreStride) {
-    scoreHeads<Tile, kTileHeads>(query, queryStride, key, keys.stride, rows, length, out);
+    scoreHeads<Products, kTileHeads>(query, queryStride, key, keys.stride, rows, length, out);
   }
-  if (heads > 0) scoreHeads<Tile, 1>(query, queryStride, key, keys.stride, rows, length, out);
+  if (heads > 0) scoreHeads<Products, 1>(query, queryStride, key, keys.stride, rows, length, out);
 }
 
 // ---- values: weighted sums of the block's rows ----
@@ -304,7 +294,7 @@ constexpr AttendKernels kFloatKernels = {.rowBytes = sizeof(float),
                                          .gatherKeys = &gatherRows<float, float>,
                                          .gatherValues = &gatherColumns<float>,
                                          .gatherScales = nullptr,
-                                         .score = &scoreBlock<FloatTile>,
+                                         .score = &scoreBlock<FloatProducts>,
                                          .softmax = &softmaxBlock<false>,
                                          .accumulate = &accumulateBlock};
 constexpr AttendKernels kInt8Kernels = {.rowBytes = sizeof(int8_t),
@@ -315,7 +305,7 @@ constexpr AttendKernels kInt8Kernels = {.rowBytes = sizeof(int8_t),
                                         .gatherKeys = &gatherRows<int8_t, int8_t>,
                                         .gatherValues = &gatherColumns<int8_t>,
                                         .gatherScales = &gatherScales,
-                                        .score = &scoreBlock<IntegerTile>,
+                                        .score = &scoreBlock<IntegerProducts>,
                                         .softmax = &softmaxBlock<true>,
                                         .accumulate = &accumulateBlock};
 constexpr AttendKernels kInt8FloatQueryKernels = {.rowBytes = sizeof(int8_t),
@@ -326,7 +316,7 @@ constexpr AttendKernels kInt8FloatQueryKernels = {.rowBytes = sizeof(int8_t),
                                                   .gatherKeys = &gatherRows<int8_t, float>,
                                                   .gatherValues = &gatherColumns<int8_t>,
                                                   .gatherScales = &gatherScales,
-                                                  .score = &scoreBlock<FloatTile>,
+                                                  .score = &scoreBlock<FloatProducts>,
                                                   .softmax = &softmaxBlock<true>,
                                                   .accumulate = &accumulateBlock};
 
