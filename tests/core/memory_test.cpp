@@ -1,15 +1,30 @@
 // Allocations that fail, each one in turn: nothing is kept, nothing has changed, and the call succeeds afterwards.
 
+#include "memory.h"
+
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "sampler.h"
 #include "support/driver.h"
 
 namespace needle3::testing {
 namespace {
+
+TEST(CopyBytes, CopiesAnyNumberAndNothingBeyond) {
+  for (size_t bytes = 0; bytes <= 1100; ++bytes) {
+    std::vector<uint8_t> from(bytes + 1);
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(1 + i % 255);
+    std::vector<uint8_t> to(bytes + 1);
+    copyBytes(to.data(), from.data(), bytes);
+    ASSERT_EQ(to[bytes], 0) << bytes;
+    to[bytes] = from[bytes];
+    ASSERT_EQ(to, from) << bytes;
+  }
+}
 
 class MemoryFailures : public ::testing::Test {
  protected:

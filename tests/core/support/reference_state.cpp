@@ -452,19 +452,22 @@ Codes ReferenceState::writeKvAt(uint32_t layer, std::span<const float> keys, std
   return 0;
 }
 
+void ReferenceState::seed(History* history, std::span<const float> rows, uint64_t dim) {
+  history->clear();
+  for (size_t i = 0; i * dim < rows.size(); ++i) {
+    const std::span<const float> row = part(rows, i, dim);
+    history->emplace_back(row.begin(), row.end());
+  }
+  marks_.clear();
+}
+
 Codes ReferenceState::seedConvTail(uint32_t layer, Projection projection, std::span<const float> rows) {
   const uint64_t dim = projectionDim(projection);
   const uint64_t taps = geometry_.fields.qkvConvTaps;
   Codes codes = checkLayer(layer) | betweenSteps();
   if (rows.size() != (taps == 0 ? 0 : taps - 1) * dim) codes |= kShapeCode;
   if (codes != 0) return codes;
-  History& history = committed_.qkv[layer * kProjections + static_cast<size_t>(projection)];
-  history.clear();
-  for (size_t i = 0; i * dim < rows.size(); ++i) {
-    const std::span<const float> row = part(rows, i, dim);
-    history.emplace_back(row.begin(), row.end());
-  }
-  marks_.clear();
+  seed(&committed_.qkv[layer * kProjections + static_cast<size_t>(projection)], rows, dim);
   return 0;
 }
 
@@ -476,13 +479,7 @@ Codes ReferenceState::seedEngramTail(uint32_t site, std::span<const float> rows)
     codes |= kShapeCode;
   }
   if (codes != 0) return codes;
-  History& history = committed_.engram[site];
-  history.clear();
-  for (size_t i = 0; i * dim < rows.size(); ++i) {
-    const std::span<const float> row = part(rows, i, dim);
-    history.emplace_back(row.begin(), row.end());
-  }
-  marks_.clear();
+  seed(&committed_.engram[site], rows, dim);
   return 0;
 }
 

@@ -143,6 +143,8 @@ class ReferenceState {
   [[nodiscard]] bool spanHeld(const Layer& rows, uint32_t layer, uint64_t position) const;
   void attendAt(const Layer& rows, uint32_t layer, uint64_t position, std::span<const float> query,
                 ReferenceAttention* attention) const;
+  // Replaces a tail's history, and ends the marks.
+  void seed(History* history, std::span<const float> rows, uint64_t dim);
   void convolve(const History& history, uint32_t taps, uint64_t dilation, uint64_t wake, std::span<const float> weights,
                 uint64_t dim, std::vector<float>* rows, History* raw) const;
   [[nodiscard]] uint32_t grown(uint32_t layer, uint64_t position, size_t count) const;
