@@ -6,14 +6,17 @@
 #include <cstring>
 #include <new>
 
-#include "attend.h"
-#include "decode_state.h"
-#include "engram_hash.h"
-#include "memory.h"
-#include "quantize.h"
-#include "sampler.h"
-#include "snapshot.h"
-#include "status.h"
+#include "base/memory.h"
+#include "base/scratch.h"
+#include "base/status.h"
+#include "config/config_words.h"
+#include "kernels/attend.h"
+#include "kernels/quantize.h"
+#include "sampling/sampler.h"
+#include "state/decode_state.h"
+#include "state/engram_hash.h"
+#include "state/snapshot.h"
+#include "state/state_size.h"
 
 namespace needle3 {
 namespace {
@@ -24,8 +27,8 @@ using Address = uintptr_t;
 // One thread, one instance: what all states share, and the last failure.
 struct Instance {
   Memory memory;
-  AttendWorkspace workspace;
-  AttendWorkspace staging;
+  Scratch workspace;
+  Scratch staging;
   Status last;
 };
 

@@ -1,9 +1,11 @@
 // The attention kernel by itself, over plain arrays.
 #include <vector>
 
-#include "attend.h"
+#include "base/scratch.h"
 #include "inputs.h"
-#include "quantize.h"
+#include "kernels/attend.h"
+#include "kernels/kv_run.h"
+#include "kernels/quantize.h"
 #include "work.h"
 
 namespace needle3::bench {
@@ -78,7 +80,7 @@ class Attend : public Work {
   std::vector<int8_t> int8Keys_, int8Values_;
   std::vector<float> keyScales_, valueScales_;
   std::vector<KvRun> runs_;
-  AttendWorkspace workspace_;
+  Scratch workspace_;
 };
 
 }  // namespace

@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <vector>
 
-#include "decode_state.h"
+#include "base/scratch.h"
 #include "inputs.h"
+#include "kernels/quantize.h"
+#include "state/decode_state.h"
 #include "work.h"
 
 namespace needle3::bench {
@@ -86,7 +88,7 @@ class State {
 
  private:
   Memory memory_;
-  AttendWorkspace workspace_;
+  Scratch workspace_;
   DecodeState* state_ = nullptr;
 };
 

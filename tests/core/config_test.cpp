@@ -1,13 +1,16 @@
 // A geometry is checked whole, and what it costs is known before anything is made.
 
-#include "config.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 #include <string>
 
+#include "base/scratch.h"
+#include "config/config_words.h"
+#include "config/model_config.h"
+#include "kernels/quantize.h"
+#include "state/state_size.h"
 #include "support/operations.h"
 #include "support/random.h"
 #include "support/state.h"

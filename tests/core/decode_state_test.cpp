@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/driver.h"
 #include "support/reference_state.h"
 

@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/driver.h"
 
 namespace needle3::testing {

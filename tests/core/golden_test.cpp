@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/json.h"
 
 namespace needle3::testing {

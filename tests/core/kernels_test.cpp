@@ -8,10 +8,13 @@
 #include <limits>
 #include <string>
 
-#include "attend.h"
-#include "convolve.h"
-#include "quantize.h"
-#include "simd.h"
+#include "base/scratch.h"
+#include "kernels/attend.h"
+#include "kernels/convolve.h"
+#include "kernels/exp.h"
+#include "kernels/kv_run.h"
+#include "kernels/quantize.h"
+#include "kernels/simd.h"
 #include "support/random.h"
 #include "support/reference_state.h"
 #include "support/state.h"
@@ -349,7 +352,7 @@ class AttentionKernel : public ::testing::Test {
     return random.floats(size_t{rows} * shape.numHeads * shape.qkHeadDim, scale);
   }
 
-  AttendWorkspace workspace_;
+  Scratch workspace_;
 };
 
 TEST_F(AttentionKernel, IsWithinItsBoundAtEverySpanAroundTheBlocksEdges) {

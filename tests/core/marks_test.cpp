@@ -5,6 +5,9 @@
 #include <functional>
 #include <string>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
+#include "state/state_size.h"
 #include "support/driver.h"
 
 namespace needle3::testing {

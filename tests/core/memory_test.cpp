@@ -1,6 +1,6 @@
 // Allocations that fail, each one in turn: nothing is kept, nothing has changed, and the call succeeds afterwards.
 
-#include "memory.h"
+#include "base/memory.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "sampler.h"
+#include "base/scratch.h"
+#include "sampling/sampler.h"
 #include "support/driver.h"
 
 namespace needle3::testing {

@@ -1,6 +1,6 @@
 // Sampling: greedy, by temperature, among the k most likely, within a nucleus; the same on every engine.
 
-#include "sampler.h"
+#include "sampling/sampler.h"
 
 #include <gtest/gtest.h>
 

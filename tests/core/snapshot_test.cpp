@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <string>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
+#include "state/state_size.h"
 #include "support/checksum.h"
 #include "support/driver.h"
 

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engram_hash.h"
-#include "quantize.h"
+#include "base/scratch.h"
+#include "kernels/quantize.h"
+#include "state/engram_hash.h"
 #include "support/json.h"
 #include "support/state.h"
 

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/operations.h"
 #include "support/random.h"
 #include "support/state.h"

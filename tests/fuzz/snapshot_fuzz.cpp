@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/scratch.h"
 #include "support/checksum.h"
 #include "support/state.h"
 

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/inputs.h"
 #include "support/random.h"
 #include "support/reference_state.h"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/quantize.h"
 #include "support/inputs.h"
 #include "support/random.h"
 #include "support/state.h"

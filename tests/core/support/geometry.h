@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "config.h"
+#include "config/model_config.h"
 
 namespace needle3::testing {
 

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/random.h"
 #include "support/state.h"
 

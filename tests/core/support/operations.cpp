@@ -9,6 +9,8 @@
 #include <sstream>
 #include <vector>
 
+#include "base/scratch.h"
+#include "kernels/quantize.h"
 #include "support/random.h"
 #include "support/reference_state.h"
 #include "support/state.h"

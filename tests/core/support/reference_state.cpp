@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "attend_kernels.h"
+#include "kernels/attend_kernels.h"
+#include "kernels/quantize.h"
 
 namespace needle3::testing {
 namespace {

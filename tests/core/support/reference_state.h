@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "decode_state.h"
+#include "state/decode_state.h"
 #include "support/geometry.h"
 
 namespace needle3::testing {

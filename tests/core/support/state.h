@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "decode_state.h"
-#include "snapshot.h"
+#include "base/scratch.h"
+#include "state/decode_state.h"
+#include "state/snapshot.h"
 #include "support/geometry.h"
 
 namespace needle3::testing {
@@ -22,7 +23,7 @@ using StatePtr = std::unique_ptr<DecodeState, DestroyState>;
 // What states are made from: counted memory and shared scratch.
 struct Arena {
   Memory memory;
-  AttendWorkspace workspace;
+  Scratch workspace;
 
   // Null where creation fails.
   StatePtr create(const Geometry& geometry, const DecodeStateOptions& options) {
