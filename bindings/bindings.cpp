@@ -1,5 +1,6 @@
-// Embind registration and marshalling: no decision is taken here. web/src/core.ts documents each name from the side
-// that calls it. Numbers cross as they are, arrays as addresses in linear memory; a Status stays here until asked for.
+// Embind registration and marshalling: no decision is taken here. web/src/core/module.ts documents each name from the
+// side that calls it. Numbers cross as they are, arrays as addresses in linear memory; a Status stays here until asked
+// for.
 
 #include <emscripten/bind.h>
 

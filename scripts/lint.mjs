@@ -10,7 +10,8 @@ import { capture, heading, nodeBin, root } from './lib/tools.mjs';
 /** Every .cpp file that clang-tidy looks at; headers come with them. */
 function sources() {
   return ['src'].flatMap((directory) =>
-    readdirSync(join(root, directory))
+    readdirSync(join(root, directory), { recursive: true })
+      .map(String)
       .filter((name) => name.endsWith('.cpp'))
       .map((name) => `${directory}/${name}`),
   );

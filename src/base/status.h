@@ -7,7 +7,7 @@
 
 namespace needle3 {
 
-// What went wrong. The TypeScript wrapper mirrors this list, in this order, as ERROR_CODES (web/src/core.ts).
+// What went wrong. The TypeScript wrapper mirrors this list, in this order, as ERROR_CODES (web/src/core/module.ts).
 enum class ErrorCode : uint8_t {
   kOk,
   kConfig,       // a geometry field is wrong

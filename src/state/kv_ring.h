@@ -12,7 +12,7 @@
 
 namespace needle3 {
 
-// Which of a layer's arrays; mirrored by web/src/core.ts.
+// Which of a layer's arrays; mirrored by web/src/core/module.ts.
 enum class KvField : uint8_t { kKeys, kValues, kKeyScales, kValueScales };
 
 // Widths of a row, that is of one position's keys and values.

@@ -83,7 +83,7 @@ describe('the pages', () => {
   });
 
   it('explain every error code', async () => {
-    const { ERROR_CODES } = await import('../../web/src/core.js');
+    const { ERROR_CODES } = await import('../../web/src/core/module.js');
     const codes = ERROR_CODES.filter((code) => code !== 'ok');
     expect(codes.filter((code) => !readPage(root, 'README.md').includes(`| \`${code}\``))).toEqual([]);
     expect(codes.filter((code) => !anchorsOf(readPage(root, 'docs/guides/troubleshooting.md')).has(code))).toEqual([]);

@@ -1,8 +1,8 @@
 // For its declaration of Symbol.dispose, which the declarations below need.
-import './dispose.js';
+import './core/dispose.js';
 
-export { WasmFloat32Array } from './arrays.js';
-export { NEEDLE3, type EngramConfig, type ModelConfig } from './config.js';
+export { WasmFloat32Array } from './core/arrays.js';
+export { NEEDLE3, type EngramConfig, type ModelConfig } from './state/config.js';
 export {
   DecodeState,
   type DecodeStateOptions,
@@ -13,7 +13,7 @@ export {
   type Mark,
   type Precision,
   type Projection,
-} from './decode-state.js';
+} from './state/decode-state.js';
 export {
   decode,
   type AbortSignalLike,
@@ -22,7 +22,7 @@ export {
   type DecodeResult,
   type DecodeStream,
   type StopReason,
-} from './decode.js';
-export { Needle3Error, type ErrorCode } from './errors.js';
+} from './decode/decode.js';
+export { Needle3Error, type ErrorCode } from './core/errors.js';
 export { Needle3 } from './instance.js';
-export type { LoadOptions, ResponseLike, UrlLike, WasmSource, WebAssemblyModule } from './load.js';
+export type { LoadOptions, ResponseLike, UrlLike, WasmSource, WebAssemblyModule } from './load/load.js';

@@ -3,8 +3,8 @@
  *
  * @module needle3-wasm
  */
-import type { Needle3 } from './instance.js';
-import { fetchLocation, load, type LoadOptions } from './load.js';
+import { createNeedle3, type Needle3 } from './instance.js';
+import { fetchLocation, loadCore, type LoadOptions } from './load/load.js';
 
 export * from './api.js';
 
@@ -22,5 +22,7 @@ export * from './api.js';
  * ```
  */
 export async function loadNeedle3(options: LoadOptions = {}): Promise<Needle3> {
-  return load({ defaultLocation: () => new URL('./needle3.wasm', import.meta.url), open: fetchLocation }, options);
+  return createNeedle3(
+    await loadCore({ defaultLocation: () => new URL('./needle3.wasm', import.meta.url), open: fetchLocation }, options),
+  );
 }

@@ -1,4 +1,4 @@
-import { createWasmArray, type WasmFloat32Array } from './arrays.js';
+import { createWasmArray, type WasmFloat32Array } from './core/arrays.js';
 import {
   allocateBytes,
   checkArrayLike,
@@ -15,7 +15,7 @@ import {
   MAX_UINT32,
   notConstructible,
   wrongType,
-} from './check.js';
+} from './core/check.js';
 import {
   configDifference,
   decodeConfig,
@@ -23,10 +23,10 @@ import {
   readEngram,
   type EngramConfig,
   type ModelConfig,
-} from './config.js';
-import { copyFingerprint, createState, type DecodeState, type DecodeStateOptions } from './decode-state.js';
-import { Needle3Error } from './errors.js';
-import { Heap } from './heap.js';
+} from './state/config.js';
+import { copyFingerprint, createState, type DecodeState, type DecodeStateOptions } from './state/decode-state.js';
+import { Needle3Error } from './core/errors.js';
+import { Heap } from './core/heap.js';
 
 export let createNeedle3: (heap: Heap) => Needle3;
 

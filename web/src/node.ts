@@ -4,8 +4,8 @@
  * @packageDocumentation
  */
 import { readFile } from 'node:fs/promises';
-import type { Needle3 } from './instance.js';
-import { fetchLocation, load, type LoadOptions, type ResponseLike } from './load.js';
+import { createNeedle3, type Needle3 } from './instance.js';
+import { fetchLocation, loadCore, type LoadOptions, type ResponseLike } from './load/load.js';
 
 export * from './api.js';
 
@@ -29,5 +29,7 @@ async function open(location: string): Promise<ResponseLike | Uint8Array<ArrayBu
  * ```
  */
 export async function loadNeedle3(options: LoadOptions = {}): Promise<Needle3> {
-  return load({ defaultLocation: () => new URL('./needle3.wasm', import.meta.url), open }, options);
+  return createNeedle3(
+    await loadCore({ defaultLocation: () => new URL('./needle3.wasm', import.meta.url), open }, options),
+  );
 }

@@ -3,7 +3,7 @@
  *
  * @module needle3-wasm/store
  */
-import { Needle3Error } from '../errors.js';
+import { Needle3Error } from '../core/errors.js';
 import { openIndexedDbStore } from './indexed-db.js';
 import { openPrivateFileStore } from './opfs.js';
 import { checkShortName, createSnapshotStore, storageError } from './snapshot-store.js';

@@ -13,7 +13,7 @@
  * The name stands in the file because the file's own name is a hash: any characters and any length stay apart on every
  * file system, case-insensitive ones included.
  */
-import { Needle3Error } from '../errors.js';
+import { Needle3Error } from '../core/errors.js';
 import type { SnapshotInfo } from './snapshot-store.js';
 
 const RECORD_MAGIC = [0x4e, 0x33, 0x53, 0x54, 0x4f, 0x52, 0x45, 0x0a]; // "N3STORE\n"

@@ -1,5 +1,5 @@
-import { allocateBytes, checkUint8Array, wrongType } from '../check.js';
-import { Needle3Error } from '../errors.js';
+import { allocateBytes, checkUint8Array, wrongType } from '../core/check.js';
+import { Needle3Error } from '../core/errors.js';
 import { MAX_NAME_LENGTH, snapshotPosition } from './record.js';
 
 /**

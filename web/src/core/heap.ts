@@ -1,6 +1,6 @@
 import { wasmArraySpan, type Allocation } from './arrays.js';
 import { elementsOf, isFloat32Array, wrongType } from './check.js';
-import { ERROR_CODES, type CoreModule, type CoreState, type WasmMemory } from './core.js';
+import { ERROR_CODES, type CoreModule, type CoreState, type WasmMemory } from './module.js';
 import { Needle3Error } from './errors.js';
 
 /** The bound of 32-bit linear memory: nothing longer is asked of the core, whose sizes would wrap. */

@@ -9,9 +9,9 @@ import {
   isFloat32Array,
   MAX_UINT32,
   wrongType,
-} from './check.js';
-import { coreOf, heapOf, isDecodeState, isDisposed, type DecodeState } from './decode-state.js';
-import { Needle3Error } from './errors.js';
+} from '../core/check.js';
+import { coreOf, heapOf, isDecodeState, isDisposed, type DecodeState } from '../state/decode-state.js';
+import { Needle3Error } from '../core/errors.js';
 
 /**
  * A model's forward pass over a decode state: the caller writes it.

@@ -1,4 +1,4 @@
-import type { WasmFloat32Array } from './arrays.js';
+import type { WasmFloat32Array } from '../core/arrays.js';
 import {
   allocateBytes,
   checkInteger,
@@ -11,12 +11,12 @@ import {
   MAX_POSITION,
   notConstructible,
   wrongType,
-} from './check.js';
+} from '../core/check.js';
 import { decodeConfig, type ModelConfig } from './config.js';
-import { KV_FIELD, PROJECTIONS, type CoreState } from './core.js';
-import { makeDisposable } from './dispose.js';
-import { Needle3Error } from './errors.js';
-import { Heap, type Operand } from './heap.js';
+import { KV_FIELD, PROJECTIONS, type CoreState } from '../core/module.js';
+import { makeDisposable } from '../core/dispose.js';
+import { Needle3Error } from '../core/errors.js';
+import { Heap, type Operand } from '../core/heap.js';
 
 /**
  * Rows that a method reads (or writes, where it says so). A {@link WasmFloat32Array} is used where it lies; a

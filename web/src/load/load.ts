@@ -1,9 +1,8 @@
-import { builtinTag, checkIntegerArgument, checkObject, describe, wrongType } from './check.js';
-import { Needle3Error } from './errors.js';
-import { Heap } from './heap.js';
-import { createNeedle3, type Needle3 } from './instance.js';
-import createCore from './needle3.js';
-import type { CoreModule } from './core.js';
+import { builtinTag, checkIntegerArgument, checkObject, describe, wrongType } from '../core/check.js';
+import { Needle3Error } from '../core/errors.js';
+import { Heap } from '../core/heap.js';
+import createCore from '../needle3.js';
+import type { CoreModule } from '../core/module.js';
 
 // The public types are structural: they compile where nothing declares the DOM, and the DOM's own fit them.
 
@@ -126,7 +125,7 @@ export async function fetchLocation(location: string): Promise<ResponseLike> {
 }
 
 /** Loads the module and starts an instance of it. Nothing is kept from one load to the next. */
-export async function load(platform: Platform, options: LoadOptions): Promise<Needle3> {
+export async function loadCore(platform: Platform, options: LoadOptions): Promise<Heap> {
   checkObject('loadNeedle3', 'options', options);
   const { wasm: source, maximumMemoryBytes = MAX_PAGES * PAGE_BYTES } = options;
   checkIntegerArgument(
@@ -151,7 +150,7 @@ export async function load(platform: Platform, options: LoadOptions): Promise<Ne
       cause,
     );
   }
-  return createNeedle3(new Heap(await start(module, memory), memory));
+  return new Heap(await start(module, memory), memory);
 }
 
 /** @throws Needle3Error `load` where the engine lacks what the package needs, before anything is fetched */

@@ -1,5 +1,5 @@
-import { describe, isArrayLike, MAX_UINT32, wrongType } from './check.js';
-import { Needle3Error } from './errors.js';
+import { describe, isArrayLike, MAX_UINT32, wrongType } from '../core/check.js';
+import { Needle3Error } from '../core/errors.js';
 
 /**
  * Hashed n-gram memory: tables that are read by a hash of the newest tokens, at some of the layers.
